@@ -228,7 +228,7 @@ async def test_a_stream_that_breaks_off_may_be_tried_again(
     error = await line.fail(step, on_delta=lambda _: None, delivery=delivery)
 
     assert (error.retryable, error.status) == (True, None)
-    assert delivery.sent
+    assert delivery.is_sent
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ _DATA_FIELDS: Final = ("data", "url", "image_url", "file_data")
 _DATA_CHARS: Final = 1_000
 """Length in characters above which encoded data is not counted as text."""
 _HASHED: Final = PieceEncoder(sort_keys=True)
-_SHOWN: Final = PieceEncoder()
+_ENCODER: Final = PieceEncoder()
 _COUNTED: Final = PieceEncoder(separators=(",", ":"))
 _CACHES: Final = b'"cache_control": {'
 _CACHES_LONG: Final = b'"ttl": "1h"'
@@ -60,11 +60,11 @@ class ClientBody:
     def texts(self) -> Iterator[str]:
         """Yield about the text that the provider reads: messages without media, other fields."""
         for message in self.messages:
-            others = {name: it for name, it in message.items() if name not in ("role", "content")}
+            rest = {name: it for name, it in message.items() if name not in ("role", "content")}
             yield f'{{"role":"{message["role"]}","content":"'
             yield message["content"]
             yield '",'
-            yield from _unescaped(others) if others else ()
+            yield from _unescaped(rest) if rest else ()
         hidden = {self.field, *_SYSTEM_FIELDS}
         yield from _unescaped({n: it for n, it in self.document.items() if n not in hidden})
 
@@ -101,8 +101,8 @@ def read_body(
 
 def items_in(document: Mapping[str, Any], field: str) -> Sequence[Any]:
     """Return the messages or items in ``field``; a text is the message of a user."""
-    said = document.get(field) or ()
-    return [said] if isinstance(said, str) else said
+    items = document.get(field) or ()
+    return [items] if isinstance(items, str) else items
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ def _plain(message: Any) -> dict[str, Any]:
     content = message.get("output" if role == "tool" and "output" in message else "content")
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text for text in map(_text_of, parts) if text)
-    kept = {name: message[name] for name in message if name not in _REFERENCES}
-    return {**kept, "role": str(role), "content": text}
+    fields = {name: message[name] for name in message if name not in _REFERENCES}
+    return {**fields, "role": str(role), "content": text}
 
 
 def _text_of(part: Any) -> str:
@@ -193,7 +193,7 @@ def _text_of(part: Any) -> str:
         return str(part["text"])
     if any(True for each in parts_of(part) for _ in _data_in(each)):
         return f"[{part.get('type')}]" if isinstance(part, dict) else ""
-    return "".join(_SHOWN.pieces(part))
+    return "".join(_ENCODER.pieces(part))
 
 
 def _data_in(part: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

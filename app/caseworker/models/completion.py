@@ -11,10 +11,10 @@ from caseworker.models.ports import Incomplete, Message, ToolCall
 class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure as callers see it
     """A model's answer is incomplete: cut off, withheld, refused or empty."""
 
-    def __init__(self, incomplete: Incomplete, said: str | None = None) -> None:
-        """Build the message; ``said`` is the explanation by the provider or the model, if any."""
+    def __init__(self, incomplete: Incomplete, explanation: str | None = None) -> None:
+        """Build the message; ``explanation`` comes from the provider or the model, if any."""
         reason = f"The answer of the model is not complete (incomplete: {incomplete.value})."
-        super().__init__(f"{reason} {said}" if said else reason)
+        super().__init__(f"{reason} {explanation}" if explanation else reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

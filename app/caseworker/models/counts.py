@@ -39,7 +39,7 @@ class Kind(StrEnum):
 class Place(StrEnum):
     """How a count relates to the count of all input, or of all output."""
 
-    WHOLE = "whole"
+    TOTAL = "whole"
     INSIDE = "inside"
     SEPARATE = "separate"
     ITEMS = "items"
@@ -60,19 +60,19 @@ class Row:
     """Name of the tool, for ``Kind.USES``."""
 
 
-_WHOLE, _INSIDE, _SEPARATE, _ITEMS = Place.WHOLE, Place.INSIDE, Place.SEPARATE, Place.ITEMS
+_TOTAL, _INSIDE, _SEPARATE, _ITEMS = Place.TOTAL, Place.INSIDE, Place.SEPARATE, Place.ITEMS
 
 USAGE_IN: Final = ("usage", "x_groq.usage", "choices[].usage")
 """Paths of the usage document in replies of chat completions; Groq and Kimi have their own."""
 
 CHAT: Final = (
-    Row("prompt_tokens", Kind.INPUT, _WHOLE, "all"),
-    Row("input_tokens", Kind.INPUT, _WHOLE, "Ollama's cloud, gateways that rename the counts"),
-    Row("prompt_eval_count", Kind.INPUT, _WHOLE, "Ollama's own API"),
-    Row("completion_tokens", Kind.OUTPUT, _WHOLE, "all"),
-    Row("output_tokens", Kind.OUTPUT, _WHOLE, "Ollama's cloud, gateways that rename the counts"),
-    Row("eval_count", Kind.OUTPUT, _WHOLE, "Ollama's own API"),
-    Row("total_tokens", Kind.TOTAL, _WHOLE, "all"),
+    Row("prompt_tokens", Kind.INPUT, _TOTAL, "all"),
+    Row("input_tokens", Kind.INPUT, _TOTAL, "Ollama's cloud, gateways that rename the counts"),
+    Row("prompt_eval_count", Kind.INPUT, _TOTAL, "Ollama's own API"),
+    Row("completion_tokens", Kind.OUTPUT, _TOTAL, "all"),
+    Row("output_tokens", Kind.OUTPUT, _TOTAL, "Ollama's cloud, gateways that rename the counts"),
+    Row("eval_count", Kind.OUTPUT, _TOTAL, "Ollama's own API"),
+    Row("total_tokens", Kind.TOTAL, _TOTAL, "all"),
     Row("prompt_tokens_details.cached_tokens", Kind.CACHE_READ, _INSIDE, "OpenAI, most others"),
     Row("cached_tokens", Kind.CACHE_READ, _INSIDE, "Kimi, Together"),
     Row("prompt_cache_hit_tokens", Kind.CACHE_READ, _INSIDE, "DeepSeek"),
@@ -88,20 +88,20 @@ CHAT: Final = (
     Row("reasoning_tokens", Kind.REASONING, _INSIDE, "SGLang, Azure"),
     Row("prompt_tokens_details.audio_tokens", Kind.AUDIO_IN, _INSIDE, "OpenAI"),
     Row("completion_tokens_details.audio_tokens", Kind.AUDIO_OUT, _INSIDE, "OpenAI"),
-    Row("num_search_queries", Kind.USES, _WHOLE, "Perplexity", "web_search"),
+    Row("num_search_queries", Kind.USES, _TOTAL, "Perplexity", "web_search"),
 )
 """Counts of chat completions. Reasoning is separate if the total shows it: xAI, Gemini.
 """
 
 MESSAGES: Final = (
-    Row("input_tokens", Kind.INPUT, _WHOLE, "Anthropic"),
+    Row("input_tokens", Kind.INPUT, _TOTAL, "Anthropic"),
     Row("cache_read_input_tokens", Kind.CACHE_READ, _SEPARATE, "Anthropic"),
     Row("cache_creation_input_tokens", Kind.CACHE_WRITE, _SEPARATE, "Anthropic"),
     Row("cache_creation.ephemeral_1h_input_tokens", Kind.CACHE_WRITE_1H, _INSIDE, "Anthropic"),
-    Row("output_tokens", Kind.OUTPUT, _WHOLE, "Anthropic"),
+    Row("output_tokens", Kind.OUTPUT, _TOTAL, "Anthropic"),
     Row("output_tokens_details.thinking_tokens", Kind.REASONING, _INSIDE, "Anthropic"),
-    Row("server_tool_use.web_search_requests", Kind.USES, _WHOLE, "Anthropic", "web_search"),
-    Row("server_tool_use.web_fetch_requests", Kind.USES, _WHOLE, "Anthropic", "web_fetch"),
+    Row("server_tool_use.web_search_requests", Kind.USES, _TOTAL, "Anthropic", "web_search"),
+    Row("server_tool_use.web_fetch_requests", Kind.USES, _TOTAL, "Anthropic", "web_fetch"),
 )
 """Counts of Anthropic's Messages API."""
 
@@ -110,19 +110,19 @@ ITERATIONS: Final = "iterations"
 them leave some of these out, so that the sum of all holds."""
 
 RESPONSES: Final = (
-    Row("usage.input_tokens", Kind.INPUT, _WHOLE, "OpenAI"),
-    Row("usage.output_tokens", Kind.OUTPUT, _WHOLE, "OpenAI"),
+    Row("usage.input_tokens", Kind.INPUT, _TOTAL, "OpenAI"),
+    Row("usage.output_tokens", Kind.OUTPUT, _TOTAL, "OpenAI"),
     Row("usage.input_tokens_details.cached_tokens", Kind.CACHE_READ, _INSIDE, "OpenAI"),
     Row("usage.input_tokens_details.cache_write_tokens", Kind.CACHE_WRITE, _INSIDE, "OpenAI"),
     Row("usage.output_tokens_details.reasoning_tokens", Kind.REASONING, _INSIDE, "OpenAI"),
-    Row("tool_usage.web_search.num_requests", Kind.USES, _WHOLE, "OpenAI", "web_search"),
+    Row("tool_usage.web_search.num_requests", Kind.USES, _TOTAL, "OpenAI", "web_search"),
     Row(
         "usage.server_side_tool_usage_details.web_search_calls",
-        *(Kind.USES, _WHOLE, "xAI", "web_search"),
+        *(Kind.USES, _TOTAL, "xAI", "web_search"),
     ),
     Row(
         "usage.server_side_tool_usage_details.x_search_calls",
-        *(Kind.USES, _WHOLE, "xAI", "x_search"),
+        *(Kind.USES, _TOTAL, "xAI", "x_search"),
     ),
     Row("web_search_call", Kind.USES, _ITEMS, "OpenAI", "web_search"),
     Row("file_search_call", Kind.USES, _ITEMS, "OpenAI", "file_search"),
@@ -259,7 +259,7 @@ def is_possible(usage: TokenUsage, text: str = "") -> bool:
         (usage.tokens_audio_out, usage.tokens_out),
         (usage.tokens_reasoning, usage.tokens_out),
     )
-    if any(part > whole for part, whole in parts):
+    if any(part > total for part, total in parts):
         return False
     most_words = (usage.tokens_out + 1) * _WORDS_PER_TOKEN
     # A word has a letter and an end, so that short texts need no search.

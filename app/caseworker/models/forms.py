@@ -133,14 +133,14 @@ def storable_json(value: Any) -> Any:
 
 def read_json(reply: str) -> str:
     """Return the JSON part of a reply, or the whole reply if it has none."""
-    found = json_part(reply)
-    return reply if found is None else found
+    part = json_part(reply)
+    return reply if part is None else part
 
 
 def is_prose(reply: str) -> bool:
     """Return whether a non-blank reply contains no JSON, not even the start of truncated JSON."""
-    begun = any(mark in reply for mark in "{[")
-    return bool(reply.strip()) and not begun and json_part(reply) is None
+    has_bracket = any(mark in reply for mark in "{[")
+    return bool(reply.strip()) and not has_bracket and json_part(reply) is None
 
 
 def _instructed(messages: tuple[Message, ...], instruction: str) -> tuple[Message, ...]:

@@ -86,24 +86,26 @@ class _Candidate:
         key = key.call("fallback", self.number) if self.number else key
         return key if self.form is ReplyForm.SCHEMA else key.call(self.form.value)
 
-    def request(self, asked: ModelRequest) -> ModelRequest:
+    def request(self, original: ModelRequest) -> ModelRequest:
         """Adapt the original request to the model and the mode."""
-        most = self.model.max_output_tokens
-        whole = replace(
-            asked,
-            max_output_tokens=min(most, asked.max_output_tokens or most),
-            temperature=self.model.temperature if asked.temperature is None else asked.temperature,
+        limit = self.model.max_output_tokens
+        completed = replace(
+            original,
+            max_output_tokens=min(limit, original.max_output_tokens or limit),
+            temperature=self.model.temperature
+            if original.temperature is None
+            else original.temperature,
             timeout_seconds=self.model.timeout_seconds,
         )
-        return whole if self.form is ReplyForm.SCHEMA else in_form(whole, self.form)
+        return completed if self.form is ReplyForm.SCHEMA else in_form(completed, self.form)
 
-    def metadata(self, tier: Tier | None, asked: ModelRequest) -> dict[str, Any]:
+    def metadata(self, tier: Tier | None, original: ModelRequest) -> dict[str, Any]:
         """Return the metadata of the call's node."""
         metadata: dict[str, Any] = {} if tier is None else {"tier": tier.value}
         metadata["provider"] = self.model.provider.name
         if self.model.name is not None and self.model.name not in CALLS_OF:
             metadata["alias"] = self.model.name
-        if asked.json_schema is not None:
+        if original.json_schema is not None:
             metadata["structured_output"] = self.form.value
         if self.number:
             metadata["fallback"] = self.number
@@ -191,9 +193,9 @@ class ModelGateway:
         """
         table = self.table.restricted(context.run.services.get(AllowedModels))
         chain, counts_for = table.chain(tier, model, fallbacks), table.tier_of(tier, model)
-        once: Charge = {**dict.fromkeys(table.counted(tier, model), 1), **charge}
+        per_call: Charge = {**dict.fromkeys(table.counted(tier, model), 1), **charge}
         path, log_of_all = context.path.call(key), _log_of(messages)
-        asked = ModelRequest(
+        original = ModelRequest(
             messages=tuple(messages),
             json_schema=json_schema,
             tools=tuple(tools),
@@ -203,26 +205,30 @@ class ModelGateway:
         )
         calls, journal = context.run.calls, context.run.calls.journal
         attempts, failed_nodes = 0, tuple[str, ...]()
-        left = [*self._candidates(chain, asked, path, journal)]
+        candidates = [*self._candidates(chain, original, path, journal)]
         while True:
-            candidate, *left = left
-            simpler = left[0].form if left and left[0].number == candidate.number else None
-            chosen, request = candidate.model, candidate.request(asked)
-            prompt = log_of_all if request.messages is asked.messages else None
-            parameters = _parameters(request, external=chosen.provider.external)
+            candidate, *candidates = candidates
+            simpler = (
+                candidates[0].form
+                if candidates and candidates[0].number == candidate.number
+                else None
+            )
+            chat_model, request = candidate.model, candidate.request(original)
+            prompt = log_of_all if request.messages is original.messages else None
+            parameters = _parameters(request, external=chat_model.provider.external)
             call = ModelCall(
                 key=candidate.key_below(path),
                 kind="llm",
                 name=name,
-                model=chosen.model,
-                request_hash=hash_of(chosen, request, prompt),
-                per_call=once,
+                model=chat_model.model,
+                request_hash=hash_of(chat_model, request, prompt),
+                per_call=per_call,
                 per_attempt=ONE_API_CALL,
                 retry=self._retry,
-                timeout_seconds=chosen.timeout_seconds,
-                metadata=candidate.metadata(counts_for, asked),
-                trace_request=await self._shown(request, parameters, prompt),
-                chosen=chosen,
+                timeout_seconds=chat_model.timeout_seconds,
+                metadata=candidate.metadata(counts_for, original),
+                trace_request=await self._trace_request(request, parameters, prompt),
+                chat_model=chat_model,
                 request=request,
                 messages_bytes=None if prompt is None else prompt.size_bytes,
                 wants_json=json_schema is not None,
@@ -242,23 +248,23 @@ class ModelGateway:
                     call, parent=context.trace_parent, scope=context.scope
                 )
             except CallFailedError as failed:
-                once, attempts = NOTHING, attempts + failed.attempts
+                per_call, attempts = NOTHING, attempts + failed.attempts
                 failed_nodes += (failed.node_id,)
                 if simpler is not None and failed.error_class in _SIMPLER_FORM:
                     if failed.error_class == ModelFault.FORM_UNSUPPORTED:
                         self._learned[candidate.endpoint] = simpler
                     continue
-                left = [each for each in left if each.number > candidate.number]
-                if not left or failed.error_class not in _EXHAUSTED:
+                candidates = [each for each in candidates if each.number > candidate.number]
+                if not candidates or failed.error_class not in _EXHAUSTED:
                     failed.attempts = attempts
                     raise
                 log.warning(
                     "model.fallback",
                     tier=None if counts_for is None else counts_for.value,
-                    model=chosen.model,
+                    model=chat_model.model,
                     error_class=failed.error_class,
                     error=str(failed),
-                    fallback=left[0].model.model,
+                    fallback=candidates[0].model.model,
                 )
                 continue
             if prompt is not None:
@@ -277,61 +283,67 @@ class ModelGateway:
     async def relayed(
         self,
         context: FlowContext,
-        chosen: ChatModel,
+        chat_model: ChatModel,
         *,
         alias: str,
         key: str,
         body: ClientBody,
-        sent: Mapping[str, Any],
+        provider_body: Mapping[str, Any],
         stored: StoredPrompt | None = None,
         **about: Any,
     ) -> RelayedCall:
         """Return the call of a model with a body that a client wrote; ``perform`` makes it.
 
-        ``alias`` is the configured name of the model. ``sent`` is the body for the provider, and
-        ``about`` are further fields of the call. ``stored`` are the first messages of the body, if
-        an earlier call has stored them.
+        ``alias`` is the configured name of the model. ``provider_body`` is the body for the
+        provider, and ``about`` are further fields of the call. ``stored`` are the first messages of
+        the body, if an earlier call has stored them.
         """
-        limits = [sent[name] for name in about["limit_fields"] if sent.get(name) is not None]
+        limits = [
+            provider_body[name]
+            for name in about["limit_fields"]
+            if provider_body.get(name) is not None
+        ]
         limit = max(limits, default=None)
-        table, asked = self.table, ModelRequest(messages=(), max_output_tokens=limit)
-        family = family_of(chosen.model)
+        table, limits_only = self.table, ModelRequest(messages=(), max_output_tokens=limit)
+        family = family_of(chat_model.model)
         measure = partial(
             content_of_body,
             body,
             family,
-            largest_image_tokens=chosen.max_image_tokens or family.largest_image_tokens,
+            largest_image_tokens=chat_model.max_image_tokens or family.largest_image_tokens,
         )
         size = body.written_bytes // BYTES_PER_CHAR
         content = await self._redaction.call(measure, size)
         if body.written_bytes > LONG_BODY_BYTES:
             await asyncio.to_thread(getattr, content, "near_tokens")
-        others = {name: it for name, it in sent.items() if name not in _NOT_PARAMETERS}
+        parameters_ = {
+            name: it for name, it in provider_body.items() if name not in _NOT_PARAMETERS
+        }
         added = body.messages[stored.messages if stored else 0 :]
         same = stored is not None and stored.parameters == body.hashes
-        redact = partial(self._payloads.prompt, added, {} if same else others)
+        redact = partial(self._payloads.prompt, added, {} if same else parameters_)
         chars = self._payloads.chars_to_redact(added) if same else size
-        shown = await self._redaction.call(redact, chars)
+        displayed = await self._redaction.call(redact, chars)
         call = RelayedCall(
             key=context.path.call("llm", key),
             kind="llm",
             name="llm",
-            model=chosen.model,
+            model=chat_model.model,
             per_call=dict.fromkeys(table.counted(Tier.SMALL, alias), 1),
             per_attempt=ONE_API_CALL,
             retry=self._retry,
-            timeout_seconds=chosen.timeout_seconds,
-            metadata={"provider": chosen.provider.name, "alias": alias},
-            trace_request=_after(stored, shown),
-            chosen=chosen,
-            request=asked,
+            timeout_seconds=chat_model.timeout_seconds,
+            metadata={"provider": chat_model.provider.name, "alias": alias},
+            trace_request=_after(stored, displayed),
+            chat_model=chat_model,
+            request=limits_only,
             content=content,
             is_bounded=context.scope.limits_spending(),
             run=context.run,
             list_price=self._list_price,
             payloads=self._payloads,
             turns=self._turns,
-            body=sent,
+            body=provider_body,
             is_long=body.written_bytes > LONG_BODY_BYTES,
             **about,
         )
@@ -342,7 +354,7 @@ class ModelGateway:
     def token_count(
         self,
         context: FlowContext,
-        chosen: ChatModel,
+        chat_model: ChatModel,
         *,
         key: str,
         body: Mapping[str, Any],
@@ -355,12 +367,12 @@ class ModelGateway:
             key=context.path.call("count", key),
             kind="system",
             name="count_tokens",
-            model=chosen.model,
+            model=chat_model.model,
             request_hash=key,
             per_attempt=ONE_API_CALL,
             retry=replace(self._retry, max_retries=0),
-            timeout_seconds=chosen.timeout_seconds,
-            chosen=chosen,
+            timeout_seconds=chat_model.timeout_seconds,
+            chat_model=chat_model,
             body=body,
             headers=headers,
             path=path,
@@ -372,7 +384,7 @@ class ModelGateway:
     def _candidates(
         self,
         models: Sequence[ChatModel],
-        asked: ModelRequest,
+        original: ModelRequest,
         path: StepPath,
         journal: Journal,
     ) -> Iterator[_Candidate]:
@@ -381,18 +393,18 @@ class ModelGateway:
         Without a schema, a model has a single candidate.
         """
         for number, model in enumerate(models):
-            if asked.json_schema is None:
+            if original.json_schema is None:
                 yield _Candidate(number, model, ReplyForm.SCHEMA)
                 continue
-            forms = forms_for(model.structured_output, asked.json_schema)
+            forms = forms_for(model.structured_output, original.json_schema)
             of_model = [_Candidate(number, model, form) for form in forms]
             best = self._learned.get(of_model[0].endpoint)
-            known = [
+            accepted = [
                 each for each in of_model if best is None or each.form.simplicity >= best.simplicity
             ]
-            yield from _from_recorded(of_model, asked, path, journal) or known or of_model
+            yield from _from_recorded(of_model, original, path, journal) or accepted or of_model
 
-    async def _shown(
+    async def _trace_request(
         self,
         request: ModelRequest,
         parameters: Mapping[str, Any],
@@ -407,41 +419,41 @@ class ModelGateway:
         same = stored is not None and stored.parameters == parameters
         redact = partial(self._payloads.prompt, messages, {} if same else parameters)
         size = self._payloads.chars_to_redact(messages)
-        shown = await self._redaction.call(redact, size)
-        return _after(stored, shown)
+        displayed = await self._redaction.call(redact, size)
+        return _after(stored, displayed)
 
 
 def _after(
-    stored: StoredPrompt | None, shown: Mapping[str, Any] | None
+    stored: StoredPrompt | None, displayed: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
     """Return a shown request with a reference to the messages that are stored before it."""
-    if stored is None or shown is None:
-        return shown
-    return {**shown, "after": {"call_key": stored.call_key, "messages": stored.messages}}
+    if stored is None or displayed is None:
+        return displayed
+    return {**displayed, "after": {"call_key": stored.call_key, "messages": stored.messages}}
 
 
-def hash_of(chosen: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:
+def hash_of(chat_model: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:
     """Return a hash of the request, which prevents replaying the reply to a different request.
 
     The hash is a prefix of the SHA-256 of a JSON document. A message log supplies the hash state
     for the messages that it has already hashed.
     """
     schema = request.json_schema
-    asked: dict[str, Any] = {
-        "provider": chosen.provider.name,
-        "model": chosen.model,
+    identity: dict[str, Any] = {
+        "provider": chat_model.provider.name,
+        "model": chat_model.model,
         "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
         "seed": request.seed,
     }
-    if request.temperature != chosen.temperature:
-        asked["temperature"] = request.temperature
-    rest = json.dumps(asked, sort_keys=True)[1:-1]
+    if request.temperature != chat_model.temperature:
+        identity["temperature"] = request.temperature
+    rest = json.dumps(identity, sort_keys=True)[1:-1]
     if request.tools:  # "tools" is the last name in sorted order
         rest += f', "tools": [{", ".join([tool.form(_canonical) for tool in request.tools])}]'
     head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
     if log is None:
-        said = ", ".join([message.canonical_json() for message in request.messages])
-        hasher = hashlib.sha256(f"{head}{said}".encode())
+        messages_ = ", ".join([message.canonical_json() for message in request.messages])
+        hasher = hashlib.sha256(f"{head}{messages_}".encode())
     else:
         hasher = log.hashed(head, len(request.messages))
     hasher.update(f"], {rest}}}".encode())
@@ -453,7 +465,7 @@ def _canonical(tool: ToolDefinition) -> str:
 
 
 def _from_recorded(
-    candidates: Sequence[_Candidate], asked: ModelRequest, path: StepPath, journal: Journal
+    candidates: Sequence[_Candidate], original: ModelRequest, path: StepPath, journal: Journal
 ) -> Sequence[_Candidate]:
     """Return the candidates from the simplest one that an earlier execution of the run called.
 
@@ -464,7 +476,7 @@ def _from_recorded(
         before = journal.recorded(candidate.key_below(path).text)
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             continue
-        request = candidate.request(asked)
+        request = candidate.request(original)
         if before.taken_over or before.request_hash == hash_of(candidate.model, request, None):
             return candidates[at:]
     return ()
@@ -487,5 +499,5 @@ def _log_of(messages: Sequence[Message]) -> MessageLog | None:
 
 def _is_all_prose(completion: Completion) -> bool:
     """Return whether a complete answer contains no JSON and requests no tool."""
-    whole = completion.incomplete is None and not completion.tool_calls
-    return whole and is_prose(completion.text)
+    is_complete = completion.incomplete is None and not completion.tool_calls
+    return is_complete and is_prose(completion.text)

@@ -98,8 +98,8 @@ class Content:
     @property
     def is_text(self) -> bool:
         """Whether its tokens depend on its text alone."""
-        others = (*self.media, self.audio_tokens, self.tools_tokens, self.fills_context)
-        return not any(others)
+        other_parts = (*self.media, self.audio_tokens, self.tools_tokens, self.fills_context)
+        return not any(other_parts)
 
     def near_tokens_like(self, counted: TokenRatio) -> int:
         """Return the near bound, corrected by the provider's counts for earlier calls.

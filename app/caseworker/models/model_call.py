@@ -72,7 +72,7 @@ class ModelCall(Call):
     if the request itself sets a lower limit.
     """
 
-    chosen: ChatModel
+    chat_model: ChatModel
     request: ModelRequest
     messages_bytes: int | None = None
     """Size of the messages in bytes, if known."""
@@ -97,13 +97,13 @@ class ModelCall(Call):
     """Output limit of the current or the next attempt, for all choices together."""
     _limited_by: Dimension | None = field(init=False, default=None)
     """The limit of the budget that the output limit results from; None if there is none."""
-    _delivery: SendState = field(init=False, default_factory=lambda: SendState(sent=False))
+    _delivery: SendState = field(init=False, default_factory=lambda: SendState(is_sent=False))
 
     def __post_init__(self) -> None:
-        self.external = self.chosen.provider.external
+        self.external = self.chat_model.provider.external
         if self.external:
             if self.content is None:
-                family = family_of(self.chosen.model)
+                family = family_of(self.chat_model.model)
                 self.content = content_of_request(self.request, family, self.messages_bytes)
             self._bound = self._hard_bound
             self._tokens_out = self._bound.usage.tokens_out
@@ -127,7 +127,7 @@ class ModelCall(Call):
         """Return the maximum for a bound of the input."""
         content = cast("Content", self.content)
         limit = self.request.max_output_tokens
-        limit = self.chosen.largest_output_tokens if limit is None else limit
+        limit = self.chat_model.largest_output_tokens if limit is None else limit
         usage = content.usage(tokens_in, limit * self._choices)
         return Bound(usage, self._cost_of(usage))
 
@@ -138,7 +138,7 @@ class ModelCall(Call):
     @cached_property
     def _near_bound(self) -> Bound:
         content = cast("Content", self.content)
-        counted = self.run.token_ratios.get(self.chosen.model)
+        counted = self.run.token_ratios.get(self.chat_model.model)
         near = content.near_tokens if counted is None else content.near_tokens_like(counted)
         return self._bound_of(near)
 
@@ -146,7 +146,7 @@ class ModelCall(Call):
         """Refuse the call, because its price is unknown, if the scope has a cost limit."""
         if not scope.requires_prices():
             return
-        unknown = PriceUnknownError(self.chosen.provider.name, self.chosen.model)
+        unknown = PriceUnknownError(self.chat_model.provider.name, self.chat_model.model)
         cause = StopCause(
             kind=StopKind.BUDGET,
             dimension=Dimension.COST_USD,
@@ -198,7 +198,7 @@ class ModelCall(Call):
             payable = math.floor(rest * full / cost.output)
             if payable < affordable:
                 affordable, dimension = payable, Dimension.COST_USD
-        lowest = min(full, self.chosen.min_output_tokens * self._choices)
+        lowest = min(full, self.chat_model.min_output_tokens * self._choices)
         limit: float = full
         if self._sets_limit and affordable < math.inf:
             usual = USUAL_OUTPUT_TOKENS * self._choices
@@ -209,9 +209,9 @@ class ModelCall(Call):
 
     def rate_slot(self) -> RateSlot | None:
         """Return a new position in the queue of a rate-limited model, else None."""
-        if self.turns is None or self.chosen.limit is None or not self.external:
+        if self.turns is None or self.chat_model.limit is None or not self.external:
             return None
-        return self.turns.turn(self.chosen.limit, self.run.tenant)
+        return self.turns.turn(self.chat_model.limit, self.run.tenant)
 
     async def send(self, attempt: int) -> Reply:
         """Send the request once.
@@ -222,11 +222,11 @@ class ModelCall(Call):
         """
         if self._refusal is not None:
             raise self._refusal
-        chosen, shown = self.chosen, False
+        chat_model, is_streamed = self.chat_model, False
 
         def show(delta: Delta) -> None:
-            nonlocal shown
-            shown = True
+            nonlocal is_streamed
+            is_streamed = True
             if self.on_delta is not None:
                 self.on_delta(self.attempts_before + attempt, delta)
 
@@ -238,13 +238,13 @@ class ModelCall(Call):
             max_output_tokens=self._tokens_out if fitted else self.request.max_output_tokens,
             origin=RequestOrigin(run_id=self.run.run_id, call=self.key.text, attempt=attempt),
             on_delta=None if self.on_delta is None else show,
-            stream=chosen.stream,
+            stream=chat_model.stream,
         )
         try:
-            reply = await chosen.provider.complete(chosen.model, request)
+            reply = await chat_model.provider.complete(chat_model.model, request)
         except ModelError as error:
             raise self._failed(error, attempt) from error
-        if self.on_delta is not None and not shown:  # the provider does not stream
+        if self.on_delta is not None and not is_streamed:  # the provider does not stream
             for delta in (Delta("thinking", reply.thinking), Delta("content", reply.text)):
                 if delta.text:
                     show(delta)
@@ -256,13 +256,13 @@ class ModelCall(Call):
         if reply.repairs:
             log.info(
                 "model.reply_repaired",
-                model=chosen.model,
-                provider=chosen.provider.name,
+                model=chat_model.model,
+                provider=chat_model.provider.name,
                 call_key=self.key.text,
                 kinds=list(reply.repairs),
             )
         value = journaled(reply, usage, spent)
-        return Reply(value, spent, noted(value, chosen.model))
+        return Reply(value, spent, noted(value, chat_model.model))
 
     def lost(self) -> Spent:
         """Return the charge for an attempt whose answer will never arrive.
@@ -270,7 +270,7 @@ class ModelCall(Call):
         Nothing is charged if the request was not sent. The provider's final counts hold if they
         arrived before the end; otherwise see :mod:`caseworker.models.settling`.
         """
-        if not self._delivery.sent or not self.external:
+        if not self._delivery.is_sent or not self.external:
             return FREE
         reply = self._delivery.reply
         usage = reply.counted() if reply is not None and reply.has_final_counts else None
@@ -290,7 +290,7 @@ class ModelCall(Call):
             "node_id": answered.node_id,
             "cost_usd": None if cost is None else Decimal(cost),
             "incomplete": None if incomplete is None else Incomplete(incomplete),
-            "provider": self.chosen.provider.name,
+            "provider": self.chat_model.provider.name,
             "repairs": tuple(value.get("repairs", ())),
             "tool_calls": tuple(ToolCall(**call) for call in calls) if calls else (),
         }
@@ -298,19 +298,19 @@ class ModelCall(Call):
 
     def _failed(self, error: ModelError, attempt: int) -> AttemptError:
         """Log a failed attempt; return its error, with no cost if the provider rejected it."""
-        chosen = self.chosen
+        chat_model = self.chat_model
         log.warning(
             "model.failed",
-            model=chosen.model,
-            provider=chosen.provider.name,
+            model=chat_model.model,
+            provider=chat_model.provider.name,
             call_key=self.key.text,
             attempt=attempt,
             error_class=error.fault.value,
             error=str(error),
             status=error.status,
         )
-        if self.turns is not None and chosen.limit is not None:
-            self.turns.refused(chosen.limit, error)
+        if self.turns is not None and chat_model.limit is not None:
+            self.turns.refused(chat_model.limit, error)
         written = error.fault is ModelFault.UNREADABLE_REPLY
         refused = error.status is not None and error.status >= 400 and not written
         return AttemptError(
@@ -338,8 +338,8 @@ class ModelCall(Call):
             return usage, self._charged(usage)
         log.warning(
             "model.counts_impossible",
-            model=self.chosen.model,
-            provider=self.chosen.provider.name,
+            model=self.chat_model.model,
+            provider=self.chat_model.provider.name,
             call_key=self.key.text,
         )
         spent = self._spent(self._tokens_out, estimated=True)
@@ -362,7 +362,7 @@ class ModelCall(Call):
         """Keep how the provider's count compares to the near bound, if that was computed."""
         content = self.content
         if content is not None and content.is_text and "near_text_tokens" in vars(content):
-            ratios, model = self.run.token_ratios, self.chosen.model
+            ratios, model = self.run.token_ratios, self.chat_model.model
             before = ratios.get(model, TokenRatio(0.0, 0))
             near = content.near_text_tokens
             ratio = max(before.ratio, usage.tokens_in / max(1, near))
@@ -384,8 +384,8 @@ class ModelCall(Call):
             self._delivery,
             texts=texts,
             choices=self._choices,
-            tokens_per_second=self.chosen.tokens_per_second,
-            model=self.chosen.model,
+            tokens_per_second=self.chat_model.tokens_per_second,
+            model=self.chat_model.model,
         )
 
     def _charged(self, usage: TokenUsage, *, estimated: bool = False) -> Spent:
@@ -413,7 +413,7 @@ class ModelCall(Call):
         """Look up the cost of an attempt; return None if the price is unknown."""
         tools_usd = Decimal(0)
         if usage.provider_tool_uses:
-            prices, unpriced = self.chosen.provider_tools, dict[str, int]()
+            prices, unpriced = self.chat_model.provider_tools, dict[str, int]()
             for name, uses in usage.provider_tool_uses.items():
                 if name in prices:
                     tools_usd += prices[name].usd_per_use * uses
@@ -421,20 +421,20 @@ class ModelCall(Call):
                     unpriced[name] = uses
             usage = replace(usage, provider_tool_uses=unpriced)
         cost = None
-        if (price := self.chosen.price) is not None:
+        if (price := self.chat_model.price) is not None:
             cost = price.cost_of(usage)
         else:
             with suppress(PriceUnknownError):
-                cost = self.list_price(self.chosen.provider.name, self.chosen.model, usage)
+                cost = self.list_price(self.chat_model.provider.name, self.chat_model.model, usage)
         return cost and cost._replace(total=cost.total + tools_usd)
 
 
-def noted(value: Mapping[str, Any], asked: str) -> dict[str, Any]:
+def noted(value: Mapping[str, Any], model: str) -> dict[str, Any]:
     """Return the attributes that an answer adds to the call node; defaults are omitted."""
     about = {
         "repairs": value.get("repairs"),
         "finish_reason": value.get("finish_reason"),
-        "response_model": value["model"] if value["model"] != asked else None,
+        "response_model": value["model"] if value["model"] != model else None,
         "tokens_cached": value.get("tokens_cached"),
     }
     return {name: noted for name, noted in about.items() if noted}

@@ -98,8 +98,8 @@ class Message:
 
     def canonical_json(self) -> str:
         """Return the message as the JSON text that a request hash covers."""
-        said = [self.role, self.content, *filter(None, (self.extras(),))]
-        return json.dumps(said, sort_keys=True)
+        parts = [self.role, self.content, *filter(None, (self.extras(),))]
+        return json.dumps(parts, sort_keys=True)
 
     def extras(self) -> dict[str, Any]:
         """Return all fields except role and content as JSON; empty for a plain text message."""
@@ -175,7 +175,7 @@ class SendState:
     nothing.
     """
 
-    sent: bool = True
+    is_sent: bool = True
     read_reply: PartialReply | None = None
     """The part of the reply that was read while it arrived; None if there is none."""
     read_later: "Callable[[SendState, Sequence[tuple[float, bytes]]], None] | None" = None
@@ -190,7 +190,7 @@ class SendState:
 
     def note_sent(self) -> None:
         """Record that the request is sent now."""
-        self.sent, self._since = True, asyncio.get_running_loop().time()
+        self.is_sent, self._since = True, asyncio.get_running_loop().time()
 
     def note_part(self, reply: PartialReply, at: float | None = None) -> None:
         """Record that a part of the reply has arrived, by default now."""

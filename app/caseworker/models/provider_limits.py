@@ -50,7 +50,7 @@ class PostgresProviderLimits:
         ``unused`` is the number of tokens that earlier requests reserved but did not use; they
         become available again. If the database is unavailable, the result is ``AWAY_SECONDS``.
         """
-        asked = {
+        parameters = {
             **amounts_of(limit, tokens),
             "tenant": tenant,
             "process": self._process,
@@ -59,7 +59,7 @@ class PostgresProviderLimits:
         }
         try:
             async with transaction(self._pool) as connection:
-                answer = await connection.exec_driver_sql(_TAKE, asked)
+                answer = await connection.exec_driver_sql(_TAKE, parameters)
                 return float(answer.scalar_one())
         except StoreUnavailableError:
             log.warning("provider_limits.unavailable", model=limit.model)

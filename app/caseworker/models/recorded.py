@@ -93,7 +93,7 @@ def request_hash(model: str, request: ModelRequest) -> str:
     def steady(text: str) -> str:
         return _TODAY.sub('"today": ""', text.replace(run_id, "") if run_id else text)
 
-    sent: dict[str, Any] = {
+    content: dict[str, Any] = {
         "model": model,
         "messages": [
             [each.role, steady(each.content), *filter(None, (each.extras(),))]
@@ -106,8 +106,8 @@ def request_hash(model: str, request: ModelRequest) -> str:
         "seed": request.seed,
     }
     if request.tools:
-        sent["tools"] = [tool.to_json() for tool in request.tools]
-    document = json.dumps(sent, sort_keys=True)
+        content["tools"] = [tool.to_json() for tool in request.tools]
+    document = json.dumps(content, sort_keys=True)
     return hashlib.sha256(document.encode()).hexdigest()[:_HASH_CHARS]
 
 
@@ -234,25 +234,25 @@ class RecordedProvider:
         origin = request.origin
         if origin is None:
             raise ModelError("recorded: the request belongs to no run", retryable=False)
-        case, asked = case_of(origin.run_id), request_hash(model, request)
-        found = self._exchanges.get((case, origin.call))
-        if found is None and case == origin.run_id:
-            found = self._by_request.get((origin.call, asked))
+        case, hash_ = case_of(origin.run_id), request_hash(model, request)
+        exchange = self._exchanges.get((case, origin.call))
+        if exchange is None and case == origin.run_id:
+            exchange = self._by_request.get((origin.call, hash_))
         why, fault = "there is no such exchange", None
-        if found is None:
+        if exchange is None:
             # Once an endpoint is known to need a simpler form of JSON, it is asked only in that
             # form. A replay in another order of cases asks for the better form first; this fault
             # makes the caller fall back.
             if any((case, f"{origin.call}/{form.value}") in self._exchanges for form in _SIMPLER):
                 why, fault = "it was asked in a simpler form", ModelFault.SCHEMA_REFUSED
-        elif found.request_hash != asked:
+        elif exchange.request_hash != hash_:
             why = "the request has changed"
-        elif failed := found.error:
+        elif failed := exchange.error:
             raise ModelError(
                 failed.message, retryable=False, status=failed.status, fault=failed.fault
             )
-        elif found.reply is not None:
-            return streamed(found.reply, request)
+        elif exchange.reply is not None:
+            return streamed(exchange.reply, request)
         place = f"case {case}, purpose {origin.call}, attempt {origin.attempt}"
         message = (
             f"recorded: {place}: {why} in {self._file}; record it again, or configure another"
@@ -278,14 +278,14 @@ def _read(path: Path, model: str) -> dict[tuple[str, str], RecordedExchange]:
     head, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     try:
         header = json.loads(head)
-        known = [each["model"] for each in header["models"]]
+        models = [each["model"] for each in header["models"]]
         fits = header["format"] == FORMAT
     except (ValueError, LookupError, TypeError):
         fits = False
     if not fits:
         raise RecordingError(f"{path} is no recording of format {FORMAT}")
-    if model not in known:
-        raise RecordingError(f"{path} holds {', '.join(known)} and not {model}")
+    if model not in models:
+        raise RecordingError(f"{path} holds {', '.join(models)} and not {model}")
     exchanges: dict[tuple[str, str], RecordedExchange] = {}
     for number, line in enumerate(lines, 2):
         try:

@@ -24,7 +24,7 @@ from caseworker.models.ports import ModelFault, ModelReply, SendState
 from caseworker.models.table import ChatModel
 from caseworker.models.turns import Turns
 from caseworker.models.wires.endpoint import EndpointProvider, begins_stream
-from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
+from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, report_in
 from caseworker.models.wires.key_search import masked
 from caseworker.models.wires.reply import Accumulator
 from caseworker.models.wires.responses import objects_in
@@ -56,7 +56,7 @@ _LEAST_THINKING_TOKENS: Final = 1024
 _COMPACT: Final = PieceEncoder(separators=(",", ":"))
 _LATIN_1: Final = 0xFF
 """Code of the last character that a header can have."""
-_DONE: Final = b"data:[DONE]"
+_END_OF_STREAM: Final = b"data:[DONE]"
 """Event after the last event of a stream, without its blanks."""
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 """Two ends of a line; a stream may mix their kinds."""
@@ -82,14 +82,14 @@ class Relay:
         """The last reply of the provider that was not a success; None if there was none."""
         self.reports_failure = False
         """Whether the reply is whole and reports a failure of the provider."""
-        self._held: Head | bytes | None = None
+        self._last: Head | bytes | None = None
         self._parts: list[bytes] = []
         self._ended = False
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether the status was passed on, so that the call cannot be repeated."""
         return self.head.done()
 
@@ -105,17 +105,19 @@ class Relay:
 
     def hold(self, last: Head | bytes) -> None:
         """Keep a whole reply, or the last part of a stream, until the reply is recorded."""
-        held = self._held
-        self._held = held + last if isinstance(held, bytes) and isinstance(last, bytes) else last
+        before = self._last
+        self._last = (
+            before + last if isinstance(before, bytes) and isinstance(last, bytes) else last
+        )
 
     @property
     def is_taken(self) -> bool:
         """Whether a reply of the provider has been passed on or is held."""
-        return self.begun or self._held is not None
+        return self.has_started or self._last is not None
 
-    def fail(self, whole: Head) -> None:
+    def fail(self, reply: Head) -> None:
         """Keep a whole reply that reports a failure; the client receives it as it is."""
-        self.refused, self.reports_failure = whole, True
+        self.refused, self.reports_failure = reply, True
 
     @property
     def failed(self) -> bool:
@@ -124,7 +126,7 @@ class Relay:
 
     def end(self, error: BaseException | None = None) -> None:
         """End the body, with an error if it is incomplete; then nothing is held any more."""
-        match self._held if error is None or self.reports_failure else None:
+        match self._last if error is None or self.reports_failure else None:
             case Head() as head:
                 self.begin(head)
             case bytes() as last:
@@ -183,8 +185,8 @@ class RelayedCall(ModelCall):
     def __post_init__(self) -> None:
         """Keep the output limit above the limit for thinking."""
         if self._thinking_tokens:
-            minimum = max(self.chosen.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
-            self.chosen = replace(self.chosen, min_output_tokens=minimum)
+            minimum = max(self.chat_model.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
+            self.chat_model = replace(self.chat_model, min_output_tokens=minimum)
         super().__post_init__()
 
     async def send(self, attempt: int) -> Reply:
@@ -198,8 +200,8 @@ class RelayedCall(ModelCall):
             raise self._refusal
         if self.is_superseded():
             raise _superseded()
-        self._delivery = SendState(sent=False)
-        provider = cast("EndpointProvider", self.chosen.provider)
+        self._delivery = SendState(is_sent=False)
+        provider = cast("EndpointProvider", self.chat_model.provider)
         failures = Failures(provider.name, False, provider.mask)
         written = partial(_written, self._fitted())
         content = await asyncio.to_thread(written) if self.is_long else written()
@@ -218,7 +220,7 @@ class RelayedCall(ModelCall):
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
             error = failures.error("the reply cannot be read", retryable=True)
         failed = self._failed(error, attempt)
-        failed.retryable = failed.retryable and not self.relay.begun
+        failed.retryable = failed.retryable and not self.relay.has_started
         raise failed from None
 
     @property
@@ -239,8 +241,8 @@ class RelayedCall(ModelCall):
             return self.body
         lowered: dict[str, Any] = {name: min(n, limit) for name, n in limits.items()}
         if not lowered:
-            provider = cast("EndpointProvider", self.chosen.provider)
-            lowered = {provider.limit_field(self.chosen.model, self.limit_fields): limit}
+            provider = cast("EndpointProvider", self.chat_model.provider)
+            lowered = {provider.limit_field(self.chat_model.model, self.limit_fields): limit}
         if limits and self._thinking_tokens >= limit:  # it must be below the output limit
             tokens = self._thinking_tokens * limit // max(limits.values())
             tokens = max(_LEAST_THINKING_TOKENS, tokens)
@@ -251,18 +253,18 @@ class RelayedCall(ModelCall):
         """Return the error of a reply without success, and keep the reply for the client."""
         if is_success(reply.status):
             return None
-        self.relay.refused = head = await _whole(reply, failures.mask)
+        self.relay.refused = head = await _read_head(reply, failures.mask)
         content = head.content or b""
         failures.raw += content[:RAW_REPLY_BYTES]
-        said = said_in(_document(content))
-        return failures.of_status(reply.status, said, reply.headers, adapts=False)
+        report = report_in(_document(content))
+        return failures.of_status(reply.status, report, reply.headers, adapts=False)
 
     async def _passed_on(
         self, provider: EndpointProvider, reply: WireReply, failures: Failures
     ) -> Reply:
         """Pass a successful reply on, and return its journal value and its usage."""
-        answer, reading = provider.reading(self.chosen.model, self.path)
-        events, passed, named = RawEvents(), bytearray(), dict[Any, None]()
+        answer, reading = provider.reading(self.chat_model.model, self.path)
+        events, passed, object_ids = RawEvents(), bytearray(), dict[Any, None]()
         failure: Any = None
 
         def add(name: str, document: Any) -> None:
@@ -270,20 +272,20 @@ class RelayedCall(ModelCall):
             failure = failure or (document if name == ERROR else error_in(document))
             if isinstance(document, dict):
                 answer.add(document)
-                named.update(dict.fromkeys(filter(is_id, objects_in(document))))
+                object_ids.update(dict.fromkeys(filter(is_id, objects_in(document))))
 
         def show(raw: bytes) -> None:
             passed.extend(raw)
             self.relay.begin(Head(HTTPStatus.OK, _returned(reply.headers, provider.mask)))
-            (self.relay.hold if reading.done else self.relay.write)(raw)
+            (self.relay.hold if reading.is_done else self.relay.write)(raw)
 
         async def take(event: bytes) -> None:
-            raw, was_done = await masked(event, provider.mask), reading.done
+            raw, was_done = await masked(event, provider.mask), reading.is_done
             documents = [*reading.feed(raw)]
             for name, document in documents:
                 add(name, document)
             if was_done:  # nothing more is read
-                if raw.replace(b" ", b"").strip() == _DONE:
+                if raw.replace(b" ", b"").strip() == _END_OF_STREAM:
                     show(raw)
             elif not (self.hides_usage and any(_is_usage(each) for _, each in documents)):
                 show(raw)
@@ -291,7 +293,7 @@ class RelayedCall(ModelCall):
         async def take_rest() -> None:
             """Pass on the last event of a stream, whose end is missing, if it can be read."""
             raw = await masked(bytes(events.rest), provider.mask)
-            was_done = reading.done
+            was_done = reading.is_done
             try:
                 documents = [*reading.feed(raw), *reading.end()]
             except ValueError:
@@ -301,7 +303,7 @@ class RelayedCall(ModelCall):
             for name, document in documents:
                 add(name, document)
             is_hidden = self.hides_usage and any(_is_usage(each) for _, each in documents)
-            if not was_done and not is_hidden and (documents or reading.done):
+            if not was_done and not is_hidden and (documents or reading.is_done):
                 show(raw if answer.ended else raw + b"\n\n")  # an event with the error follows
 
         async with aclosing(reply.parts()) as parts:
@@ -325,11 +327,11 @@ class RelayedCall(ModelCall):
         content = bytes(passed)
         head = Head(HTTPStatus.OK, _returned(reply.headers, provider.mask), content)
         if failure is not None or (is_stream and not answer.ended):
-            said = "the stream broke off" if failure is None else said_in(failure).shown
-            failed = self._failed(failures.error(said, retryable=False), 1)
+            message = "the stream broke off" if failure is None else report_in(failure).suffix
+            failed = self._failed(failures.error(message, retryable=False), 1)
             if answer.ended:  # a whole reply that reports a failure, with its token counts
                 self.relay.fail(head)
-                _, failed.spent = self._answered(_counted(answer, self.chosen.model))
+                _, failed.spent = self._answered(_counted(answer, self.chat_model.model))
             raise failed
         if not is_stream:
             if answer.reply() is None and answer.counted() is None:
@@ -337,12 +339,12 @@ class RelayedCall(ModelCall):
             self.relay.hold(head)
         is_long = len(passed) > LONG_REPLY_BYTES
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
-        found = answer.reply() or _counted(answer, self.chosen.model)
-        usage, spent = self._answered(found)
-        self._report_output_limit(found)
-        value = journaled(found, usage, spent)
-        value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*named]} if named else {})}
-        return Reply(value, spent, noted(value, self.chosen.model))
+        reply_ = answer.reply() or _counted(answer, self.chat_model.model)
+        usage, spent = self._answered(reply_)
+        self._report_output_limit(reply_)
+        value = journaled(reply_, usage, spent)
+        value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*object_ids]} if object_ids else {})}
+        return Reply(value, spent, noted(value, self.chat_model.model))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -352,7 +354,7 @@ class TokenCount(Call):
     It counts as an API call and takes a rate slot.
     """
 
-    chosen: ChatModel
+    chat_model: ChatModel
     body: Mapping[str, Any]
     headers: Mapping[str, str]
     """Headers of the client that the provider receives."""
@@ -367,9 +369,9 @@ class TokenCount(Call):
 
     def rate_slot(self) -> RateSlot | None:
         """Return a new position in the queue of a rate-limited model, else None."""
-        if self.turns is None or self.chosen.limit is None:
+        if self.turns is None or self.chat_model.limit is None:
             return None
-        return self.turns.turn(self.chosen.limit, self.tenant)
+        return self.turns.turn(self.chat_model.limit, self.tenant)
 
     async def send(self, attempt: int) -> Reply:
         """Send the request once.
@@ -380,25 +382,25 @@ class TokenCount(Call):
         """
         if self.is_superseded():
             raise _superseded()
-        provider = cast("EndpointProvider", self.chosen.provider)
-        content = await asyncio.to_thread(_written, {**self.body, "model": self.chosen.model})
+        provider = cast("EndpointProvider", self.chat_model.provider)
+        content = await asyncio.to_thread(_written, {**self.body, "model": self.chat_model.model})
         try:
             reply = await provider.relay(content, self.headers, path=self.path)
             try:
-                self.reply = await _whole(reply, provider.mask)
+                self.reply = await _read_head(reply, provider.mask)
             finally:
                 reply.close()
         except WireError:
-            said = "The provider did not reply."
-            raise AttemptError(said, error_class=NO_REPLY, retryable=False) from None
+            message = "The provider did not reply."
+            raise AttemptError(message, error_class=NO_REPLY, retryable=False) from None
         if is_success(reply.status) and not _is_count(_document(self.reply.content or b"")):
             raise AttemptError(_NO_COUNT, error_class=UNREADABLE, retryable=False)
         return Reply({"status": self.reply.status}, FREE)
 
 
 def _superseded() -> AttemptError:
-    said = "A later attempt of the run was opened."
-    return AttemptError(said, error_class=SUPERSEDED, retryable=False, spent=FREE)
+    message = "A later attempt of the run was opened."
+    return AttemptError(message, error_class=SUPERSEDED, retryable=False, spent=FREE)
 
 
 class RawEvents:
@@ -419,7 +421,7 @@ class RawEvents:
         if not self.is_stream:
             return []
         events = list[bytes]()
-        for end in [found.end() for found in _EVENT_END.finditer(self.rest, scanned)]:
+        for end in [match.end() for match in _EVENT_END.finditer(self.rest, scanned)]:
             events.append(bytes(self.rest[at:end]))
             at = end
         del self.rest[:at]
@@ -458,7 +460,7 @@ def _counted(answer: Accumulator, model: str) -> ModelReply:
     return ModelReply(text="", model=model, usage=answer.counted())
 
 
-async def _whole(reply: WireReply, mask: SecretMask) -> Head:
+async def _read_head(reply: WireReply, mask: SecretMask) -> Head:
     async with aclosing(reply.parts()) as parts:
         content = await masked(b"".join([part async for part in parts]), mask)
     status = HTTPStatus.OK if is_success(reply.status) else reply.status

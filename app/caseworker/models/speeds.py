@@ -53,5 +53,5 @@ SPEEDS: Final = (
 def tokens_per_second_at(base_url: str | None) -> int:
     """Return the highest output speed of the models at an endpoint, for one choice."""
     host = urlsplit(base_url).hostname or "" if base_url else ""
-    known = (each.tokens_per_second for each in SPEEDS if each.host.search(host))
-    return next(known, DEFAULT_TOKENS_PER_SECOND)
+    speeds = (each.tokens_per_second for each in SPEEDS if each.host.search(host))
+    return next(speeds, DEFAULT_TOKENS_PER_SECOND)

@@ -45,15 +45,17 @@ class StubProvider:
             raise ModelError(problem, retryable=False, fault=ModelFault.MISCONFIGURED)
         last = max(at for at, each in enumerate(request.messages) if each.role != "tool")
         results = [each for each in request.messages[last + 1 :] if each.role == "tool"]
-        asked = request.messages[last].content
+        question = request.messages[last].content
         calls = tuple(
             ToolCall(id=f"stub-{number}", name=tool.name, arguments=json.dumps(arguments))
             for number, tool in enumerate(() if results else request.tools, 1)
             if tool.name != _FINISH
-            and (arguments := _arguments(tool.parameters, asked)) is not None
+            and (arguments := _arguments(tool.parameters, question)) is not None
         )
-        shown = "; ".join(f"{each.tool_name} returned {each.content}" for each in results)
-        text = "" if calls else f"This is the stub model. {shown or f'You wrote: {asked}'}"
+        results_text = "; ".join(f"{each.tool_name} returned {each.content}" for each in results)
+        text = (
+            "" if calls else f"This is the stub model. {results_text or f'You wrote: {question}'}"
+        )
         usage = TokenUsage(
             tokens_in=sum(len(each.canonical_json()) for each in request.messages) // 4,
             tokens_out=(len(text) + sum(len(each.arguments) for each in calls)) // 4 + 1,
@@ -68,9 +70,9 @@ class StubProvider:
         """Do nothing, because this provider opens no connection."""
 
 
-def _arguments(schema: Mapping[str, Any], asked: str) -> dict[str, Any] | None:
+def _arguments(schema: Mapping[str, Any], question: str) -> dict[str, Any] | None:
     """Return values for the required arguments; None if one of them has no simple type."""
-    numbers = iter(_NUMBER.findall(asked))
+    numbers = iter(_NUMBER.findall(question))
     arguments: dict[str, Any] = {}
     for name in schema.get("required", ()):
         of = schema["properties"].get(name, {})
@@ -80,7 +82,7 @@ def _arguments(schema: Mapping[str, Any], asked: str) -> dict[str, Any] | None:
             case "number":
                 arguments[name] = float(next(numbers, "1"))
             case "string":
-                arguments[name] = of.get("enum", [next(numbers, asked)])[0]
+                arguments[name] = of.get("enum", [next(numbers, question)])[0]
             case "boolean":
                 arguments[name] = True
             case _:

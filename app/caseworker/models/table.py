@@ -96,12 +96,18 @@ class ModelTable(dict[str, ChatModel]):
         if allowed is None:
             return self
         may = {self[name].name for name in allowed if name in self}
-        kept = {
+        allowed_models = {
             id(each): replace(each, fallbacks=tuple(f for f in each.fallbacks if f.name in may))
             for each in self.values()
             if each.name in may
         }
-        return ModelTable({name: kept[id(self[name])] for name in self if id(self[name]) in kept})
+        return ModelTable(
+            {
+                name: allowed_models[id(self[name])]
+                for name in self
+                if id(self[name]) in allowed_models
+            }
+        )
 
     def chain(
         self, tier: Tier, name: str | None = None, fallbacks: Sequence[str] = ()
@@ -113,10 +119,10 @@ class ModelTable(dict[str, ChatModel]):
         Raises:
             ModelNotConfiguredError: a name is neither of these.
         """
-        named = [self._found(tier, each) for each in dict.fromkeys((name or tier, *fallbacks))]
+        models = [self._model(tier, each) for each in dict.fromkeys((name or tier, *fallbacks))]
         after = self.get(name or tier) or self[tier]
         first: dict[tuple[str | None, str, int], ChatModel] = {}
-        for each in (*named, *after.fallbacks):
+        for each in (*models, *after.fallbacks):
             first.setdefault((each.name, each.model, id(each.provider)), each)
         return tuple(first.values())
 
@@ -136,12 +142,12 @@ class ModelTable(dict[str, ChatModel]):
         of_tier = () if counts_for is None else (CALLS_OF[counts_for],)
         return (*of_tier, Dimension.LLM_CALLS)
 
-    def _found(self, tier: Tier, name: str) -> ChatModel:
+    def _model(self, tier: Tier, name: str) -> ChatModel:
         of_tier = self.get(tier)
-        own = () if of_tier is None else of_tier.chain
-        found = self.get(name) or next((each for each in own if each.model == name), None)
-        if found is None and of_tier is not None and self.allow_unlisted:
+        tier_models = () if of_tier is None else of_tier.chain
+        model = self.get(name) or next((each for each in tier_models if each.model == name), None)
+        if model is None and of_tier is not None and self.allow_unlisted:
             return replace(of_tier, model=name, name=None, price=None, limit=None, fallbacks=())
-        if found is None:
+        if model is None:
             raise ModelNotConfiguredError(f"There is no model {name!r}; there are: {listed(self)}.")
-        return found
+        return model

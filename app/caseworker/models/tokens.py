@@ -109,10 +109,10 @@ def _pieces(texts: Iterable[str]) -> Iterator[bytes]:
     for text in texts:
         for start in range(0, len(text), _READ_CHARS):
             content += utf8(text[start : start + _READ_CHARS])
-            whole = len(content) - len(content) % _PIECE_BYTES
-            for at in range(0, whole, _PIECE_BYTES):
+            full_bytes = len(content) - len(content) % _PIECE_BYTES
+            for at in range(0, full_bytes, _PIECE_BYTES):
                 yield content[at : at + _PIECE_BYTES]
-            content = content[whole:]
+            content = content[full_bytes:]
     if content:
         yield content
 
@@ -121,9 +121,9 @@ def _tokens_of(piece: bytes) -> float:
     size = len(piece)
     counts, rest = [], piece
     for each, _ in _CLASSES:
-        others = rest.translate(None, each)
-        counts.append(len(rest) - len(others))
-        rest = others
+        remainder = rest.translate(None, each)
+        counts.append(len(rest) - len(remainder))
+        rest = remainder
     lower, upper, digits, symbols, blanks, *_ = counts
     marks, alphanumeric = piece.translate(_WORD_MARKS), lower + upper + digits
     words = marks.count(b" x") + marks.startswith(b"x")

@@ -87,9 +87,9 @@ class Turns:
 
     def refused(self, limit: RateLimit, error: ModelError) -> None:
         """Pause the model for all processes if the provider reported too many requests."""
-        asked = error.retry_after_seconds or 0.0
-        if error.status == TOO_MANY_REQUESTS or asked > 0:
-            seconds = min(asked if asked > 0 else USUAL_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+        delay = error.retry_after_seconds or 0.0
+        if error.status == TOO_MANY_REQUESTS or delay > 0:
+            seconds = min(delay if delay > 0 else USUAL_PAUSE_SECONDS, MAX_PAUSE_SECONDS)
             self._notify(self._limits.pause(limit, seconds))
 
     async def aclose(self) -> None:
@@ -160,7 +160,7 @@ class ModelTurn:
         self._limit = limit
         self._tenant = tenant
         self._was_first = False
-        self._taken = 0
+        self._reserved_tokens = 0
 
     @property
     def _line(self) -> _Line:
@@ -180,7 +180,7 @@ class ModelTurn:
             self._was_first = True
             line.sleep(seconds)
             return False
-        self._taken = tokens
+        self._reserved_tokens = tokens
         line.call_next()
         self._leave_if_idle()
         return True
@@ -206,7 +206,7 @@ class ModelTurn:
 
     def settle(self, tokens: int) -> None:
         """Report the tokens used; the difference from the reservation corrects the limit."""
-        self._turns.give_back(self._limit, self._taken - tokens)
+        self._turns.give_back(self._limit, self._reserved_tokens - tokens)
 
     def _leave_if_idle(self) -> None:
         if self._line.is_idle:

@@ -144,9 +144,9 @@ async def run_agent(
     if result is None:
         raise ran.error or ran.stop or RuntimeError("The agent has no result.")
     error = result["error"] or {"class": None, "message": None}
-    known = {**result, "error": error["message"], "error_class": error["class"]}
-    known |= {"run": ran, "usage": context.usage}
-    return AgentResult(**{name: known[name] for name in AgentResult.__dataclass_fields__})
+    values = {**result, "error": error["message"], "error_class": error["class"]}
+    values |= {"run": ran, "usage": context.usage}
+    return AgentResult(**{name: values[name] for name in AgentResult.__dataclass_fields__})
 
 
 def dispatch_of(tools: Iterable[Tool]) -> ToolDispatch:

@@ -319,14 +319,14 @@ def _locks_in(step: Step) -> Iterator[NodeLock]:
             yield lock
 
 
-def _way_to(wanted: Graph, within: Graph, seen: frozenset[int] = frozenset()) -> list[str] | None:
-    """Return the step IDs that lead from ``within`` to the ``wanted`` nested graph, or None."""
+def _way_to(nested: Graph, within: Graph, seen: frozenset[int] = frozenset()) -> list[str] | None:
+    """Return the step IDs that lead from ``within`` to the ``nested`` nested graph, or None."""
     for step in within.steps.values():
         for node in nodes_of(step):
-            if node is wanted:
+            if node is nested:
                 return [step.id]
             if isinstance(node, Graph) and id(node) not in seen:
-                way = _way_to(wanted, node, seen | {id(node)})
+                way = _way_to(nested, node, seen | {id(node)})
                 if way is not None:
                     return [step.id, *way]
     return None

@@ -100,25 +100,25 @@ class _PageForBrowsers(Route):
     """
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        found = super().matches(scope)
+        match = super().matches(scope)
         is_page = b"format=" not in scope["query_string"] and prefers_html(Headers(scope=scope))
-        return found if found[0] is Match.FULL and is_page else (Match.NONE, {})
+        return match if match[0] is Match.FULL and is_page else (Match.NONE, {})
 
 
 def _quality(headers: Headers, media_type: str) -> float:
     """Return the quality of a media type, from 0 to 1; the most specific range applies."""
-    found = accepted_types(headers)
+    qualities = accepted_types(headers)
     ranges = (media_type, f"{media_type.partition('/')[0]}/*", "*/*")
-    return next((found[name] for name in ranges if name in found), 0.0)
+    return next((qualities[name] for name in ranges if name in qualities), 0.0)
 
 
 def _files() -> dict[str, _File]:
     """Read all viewer files, by file name."""
-    found = {}
+    files_ = {}
     for file in (resources.files("caseworker.ui") / "static").iterdir():
         suffix = f".{file.name.rpartition('.')[2]}"
-        found[file.name] = _File(file.read_bytes(), _MEDIA_TYPES.get(suffix, "text/html"))
-    return found
+        files_[file.name] = _File(file.read_bytes(), _MEDIA_TYPES.get(suffix, "text/html"))
+    return files_
 
 
 async def _shell(request: Request, *, template: str) -> Response:
@@ -138,8 +138,8 @@ async def _static(request: Request, *, files: Mapping[str, _File]) -> Response:
 
 def _answer(request: Request, file: _File, **more: str) -> Response:
     headers = {**_HEADERS, "ETag": file.tag, **more}
-    known = ",".join(request.headers.getlist("if-none-match"))
-    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    known_tags = ",".join(request.headers.getlist("if-none-match"))
+    tags = {tag.strip().removeprefix("W/") for tag in known_tags.split(",")}
     if file.tag in tags or "*" in tags:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)

@@ -39,7 +39,7 @@ def _sent(
             key="k",
             request_hash="h",
             body=read_body(sent, "messages", table.read(sent, limits_spending=False)),
-            sent=sent,
+            provider_body=sent,
             headers={},
             relay=Relay(),
             path="/v1/messages" if flavour == "anthropic" else "/chat/completions",

@@ -126,7 +126,7 @@ def charged(
             key="k",
             request_hash="h",
             body=read_body(sent, "messages", table.read(sent, limits_spending=False)),
-            sent=sent,
+            provider_body=sent,
             headers={},
             relay=Relay(),
             path=PATHS[dialect],

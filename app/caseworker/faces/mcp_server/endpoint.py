@@ -39,8 +39,8 @@ def run_id_of(session: str | None, request_id: Any) -> str | None:
     """Return the run ID derived from session ID and request ID; None without a valid session."""
     if not session or len(session) > _MAX_SESSION_CHARS or not isinstance(request_id, int | str):
         return None
-    named = f"{session}\n{type(request_id).__name__}\n{request_id}"
-    return f"mcp-{hashlib.sha256(named.encode()).hexdigest()[:32]}"
+    identity = f"{session}\n{type(request_id).__name__}\n{request_id}"
+    return f"mcp-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
 
 
 class McpEndpoint:

@@ -53,16 +53,16 @@ async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool
     if name is not None:
         if not is_storable(name):
             return ()
-        found = await store.get(tenant, DefinitionRef(name, kind=kind))
-        return () if found is None else (_tool_of(found),)
+        definition = await store.get(tenant, DefinitionRef(name, kind=kind))
+        return () if definition is None else (_tool_of(definition),)
     page = await store.find(tenant, kind, limit=MAX_AGENTS, cursor=None)
     refs = [head.ref for head in page.items]
     agents = await store.load(tenant, refs, max_bytes=MAX_AGENTS * request.limits.max_graph_bytes)
     return [_tool_of(agents[ref]) for ref in refs if ref in agents]
 
 
-def _tool_of(found: Definition) -> RunTool:
-    agent = AgentDefinition.model_validate(found.content)
+def _tool_of(definition: Definition) -> RunTool:
+    agent = AgentDefinition.model_validate(definition.content)
     limits = {} if _BUDGET_NAME in agent.inputs else {_BUDGET_NAME: _BUDGET}
     of_agent = parameters_of(agent)
 
@@ -71,7 +71,7 @@ def _tool_of(found: Definition) -> RunTool:
         return AgentRunBody.model_validate(
             {
                 "kind": "agent",
-                "agent": {"name": found.head.name, "version": found.head.version},
+                "agent": {"name": definition.head.name, "version": definition.head.version},
                 "inputs": {name: value for name, value in args.items() if name not in of_body},
                 **{name: args[name] for name in of_body if name in args},
                 **of_run,
@@ -79,8 +79,8 @@ def _tool_of(found: Definition) -> RunTool:
         )
 
     return RunTool(
-        name=found.head.name,
-        description=agent.description or f"The agent {found.head.name}.",
+        name=definition.head.name,
+        description=agent.description or f"The agent {definition.head.name}.",
         parameters={**of_agent, "properties": {**of_agent["properties"], **limits}},
         body=body,
     )

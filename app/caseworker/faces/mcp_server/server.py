@@ -125,8 +125,8 @@ class OfferingServer:
                         return await self._run(context, request, tool, args, wait)
             return _refused("Unknown tool. tools/list lists the available tools.")
         except ValidationError as error:
-            found = violations_of(error.errors())
-            return _refusal_of(request, ProblemError(INVALID_REQUEST, violations=found))
+            violations = violations_of(error.errors())
+            return _refusal_of(request, ProblemError(INVALID_REQUEST, violations=violations))
         except Exception as error:
             return _refusal_of(request, error)
 
@@ -162,13 +162,13 @@ class OfferingServer:
         self, context: Context, request: ApiRequest, run: Run, wait: float
     ) -> CallToolResult:
         """Return the run when it ends, after ``wait`` seconds, or when the process shuts down."""
-        begun, runs = time.monotonic(), request.service(RunService)
-        while not run.finished and (left := wait - (time.monotonic() - begun)) > 0:
+        started, runs = time.monotonic(), request.service(RunService)
+        while not run.finished and (remaining := wait - (time.monotonic() - started)) > 0:
             if runs.is_closing:
                 break
-            run = await runs.wait(run.key, seconds=min(PROGRESS_SECONDS, left))
+            run = await runs.wait(run.key, seconds=min(PROGRESS_SECONDS, remaining))
             if not run.finished:
-                waited = time.monotonic() - begun
+                waited = time.monotonic() - started
                 with suppress(Exception):
                     await context.session.report_progress(waited, wait, run.status.value)
         await request.require_still(AccessScope.READ)
@@ -222,7 +222,7 @@ def _refusal_of(request: ApiRequest, error: Exception) -> CallToolResult:
     except LookupError:
         log.exception("mcp.call_broke")
         return _refused("Internal error. Retry the call later.")
-    named = dict.fromkeys(summary((each,)) for each in problem.violations)
+    messages = dict.fromkeys(summary((each,)) for each in problem.violations)
     if problem.detail == summary(problem.violations):  # it has the first violations
-        return _refused(*named)
-    return _refused(problem.detail, *named)
+        return _refused(*messages)
+    return _refused(problem.detail, *messages)

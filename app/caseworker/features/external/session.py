@@ -167,7 +167,7 @@ class Flight:
 
     def is_repeated_by(self, call_key: str | None, *, is_retry: bool) -> bool:
         """Return whether a request with equal content is this request again."""
-        if self.relay.failed or (self.task.done() and not self.relay.begun):
+        if self.relay.failed or (self.task.done() and not self.relay.has_started):
             return False
         if call_key is not None or self._call_key is not None:
             return call_key == self._call_key
@@ -718,7 +718,7 @@ class Session:
             path=asked.dialect.path,
             request_hash=flight.digest,
             body=asked.body,
-            sent=sent,
+            provider_body=sent,
             headers=asked.headers,
             relay=flight.relay,
             limit_fields=asked.dialect.limit_fields,

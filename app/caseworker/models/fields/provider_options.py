@@ -10,7 +10,7 @@ from typing import Final
 
 from caseworker.models.fields.table import Fields, Section, Use
 
-ELSEWHERE: Final = "it would send the operator's request and key elsewhere"
+SENDS_KEY_AWAY: Final = "it would send the operator's request and key elsewhere"
 DETACHED: Final = "its reply would not pass through the gateway"
 STORED: Final = "it refers to a prompt stored at the provider, which tenants would share"
 TIER: Final = "the tier has a price of its own"
@@ -108,7 +108,7 @@ OPTIONS: Final = Section(
             Use.REFUSED,
             "api_base base_url api_key api_version organization custom_llm_provider"
             " extra_headers headers model_list litellm_credential_name user_config",
-            ELSEWHERE,
+            SENDS_KEY_AWAY,
         ),
         Fields(Use.REFUSED, "background deferred", DETACHED, unless=(False,)),
         Fields(Use.REFUSED, "prompt prompt_id", STORED),

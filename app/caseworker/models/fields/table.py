@@ -180,8 +180,8 @@ class Table:
             if match[2] is not None:
                 kind = type_without_date(match[2])
                 nodes = [node.types[kind] for node in nodes if kind in node.types]
-            if whole := [node.row for node in nodes if node.is_whole]:
-                return whole[0]
+            if whole_rows := [node.row for node in nodes if node.is_whole]:
+                return whole_rows[0]
         rows = (row for node in nodes for row in (node.row, *node.by_value.values()))
         return next((row for row in rows if row is not None), None)
 
@@ -238,7 +238,7 @@ class _Reading:
                 use = self._use_of(row, place, value, kind)
                 is_part = use in _OBJECTS or not (isinstance(value, dict) and node.fields)
                 if is_part and use not in _SILENT:
-                    yield Part(use=use, place=_shown(place), value=value, holder=holder)
+                    yield Part(use=use, place=_path_text(place), value=value, holder=holder)
             elif not isinstance(value, dict):
                 yield from self._undecided(place, value, holder)
                 continue
@@ -270,7 +270,7 @@ class _Reading:
         if any(_matches(value, each) for each in row.unless):
             return Use.FREE
         if row.use in _COUNTS:
-            require_count(_shown(place), value, is_choices=row.use is Use.CHOICES)
+            require_count(_path_text(place), value, is_choices=row.use is Use.CHOICES)
         if row.use is Use.REFUSED or (row.use is Use.PRICED and self._limits):
             name = kind or (value if row.values else "")
             situation = "" if row.use is Use.REFUSED else f"{_SITUATION}, and "
@@ -287,7 +287,7 @@ class _Reading:
                 field.
         """
         kind = kind[:MAX_NAME_CHARS]
-        path = re.sub(r"\[\d+\]", "[]", _shown(place)) + (f"<{kind}>" if kind else "")
+        path = re.sub(r"\[\d+\]", "[]", _path_text(place)) + (f"<{kind}>" if kind else "")
         if self._limits and path.replace("[]", "") not in self._free:
             line = f'gateway.free_fields: {{{self._table.dialect}: ["{path}"]}}'
             reason = f"{_SITUATION}, and no rule says what the field costs. {_ALLOWED} {line}"
@@ -295,14 +295,14 @@ class _Reading:
         names = self._table.references
         waiting: list[tuple[Any, Any, Mapping[str, Any]]]
         waiting = [(place[1] if place is not None else "", value, holder)]
-        for name, each, around in waiting:
+        for name, each, holder in waiting:
             if isinstance(each, list):
-                waiting += ((name, one, around) for one in each)
+                waiting += ((name, one, holder) for one in each)
             elif isinstance(each, dict):
                 waiting += ((inner, each[inner], each) for inner in each)
             elif each is not None and name in names:
-                at = f"{_shown(place)}.**.{name}"
-                yield Part(use=Use.REFERENCE, place=at, value=each, holder=around)
+                at = f"{_path_text(place)}.**.{name}"
+                yield Part(use=Use.REFERENCE, place=at, value=each, holder=holder)
 
 
 _FREE: Final = Fields(Use.FREE, "")
@@ -376,12 +376,12 @@ def require_count(place: str, value: Any, *, is_choices: bool = False) -> None:
 def _refusal(
     error: type[RefusedBodyError], place: _Place, name: Any, reason: str
 ) -> RefusedBodyError:
-    shown = _shown(place)
-    about = f"{shown}: {str(name)[:MAX_NAME_CHARS]}" if name else shown
-    return error("unsupported_field", f"The field {about} is not offered: {reason}.", shown)
+    path = _path_text(place)
+    about = f"{path}: {str(name)[:MAX_NAME_CHARS]}" if name else path
+    return error("unsupported_field", f"The field {about} is not offered: {reason}.", path)
 
 
-def _shown(place: _Place) -> str:
+def _path_text(place: _Place) -> str:
     steps: list[str] = []
     while place is not None:
         place, step = place

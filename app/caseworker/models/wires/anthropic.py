@@ -205,7 +205,7 @@ class _Block:
     """One content block of a message."""
 
     call: WrittenCall | None = None
-    given: str = ""
+    initial_input: str = ""
     """The arguments sent with the start of a tool call."""
     thought: list[str] | None = None
     """The pieces of a thinking block."""
@@ -245,13 +245,14 @@ class MessageReply(Accumulator):
 
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no message has arrived."""
-        if not self.begun:
+        if not self.has_started:
             return None
         incomplete = incomplete_of([self.finish_reason])
         written = [
             block.call
-            if block.call.arguments.strip() or (incomplete is not None and block.given == "{}")
-            else replace(block.call, fragments=[block.given])
+            if block.call.arguments.strip()
+            or (incomplete is not None and block.initial_input == "{}")
+            else replace(block.call, fragments=[block.initial_input])
             for block in self._blocks
             if block.call is not None
         ]
@@ -278,8 +279,8 @@ class MessageReply(Accumulator):
     def _message(self, message: Any) -> None:
         if not isinstance(message, dict) or not isinstance(message.get("content", []), list | str):
             return
-        self.begun = True
-        self.named(message)
+        self.has_started = True
+        self.note_identity(message)
         usage = message.get("usage")
         if isinstance(usage, dict) and message.get("stop_reason") is None:
             usage = {name: each for name, each in usage.items() if name != "output_tokens"}
@@ -296,7 +297,7 @@ class MessageReply(Accumulator):
     def _block(self, index: Any, block: Any) -> None:
         if not isinstance(block, dict):
             return
-        kept = self._open(index)
+        opened = self._open(index)
         kind = block.get("type")
         self.is_hiding = kind in _HIDING
         self.received_calls += kind in ("tool_use", "server_tool_use")
@@ -305,54 +306,59 @@ class MessageReply(Accumulator):
         self.received += [text for text in _texts_below(block) if text]
         if kind == "tool_use":
             call_id, written = block.get("id"), block.get("input")
-            kept.call = WrittenCall(
+            opened.call = WrittenCall(
                 id=call_id if isinstance(call_id, str) else "", name=texts_in(block.get("name"))
             )
-            kept.given = written if isinstance(written, str) else json.dumps(written or {})
-            if written and kept.call.name == self._replying:
-                self.deltas.append(Delta("content", kept.given))
+            opened.initial_input = (
+                written if isinstance(written, str) else json.dumps(written or {})
+            )
+            if written and opened.call.name == self._replying:
+                self.deltas.append(Delta("content", opened.initial_input))
         elif kind == "redacted_thinking":
-            kept.thought, kept.sealed = [], {"id": kind, "signature": texts_in(block.get("data"))}
+            opened.thought, opened.sealed = (
+                [],
+                {"id": kind, "signature": texts_in(block.get("data"))},
+            )
         elif kind == "thinking":
-            kept.thought = [texts_in(block.get("thinking"))]
+            opened.thought = [texts_in(block.get("thinking"))]
             if signature := texts_in(block.get("signature")):
-                kept.sealed["signature"] = signature
-            self.prose.thought(kept.thought[0])
+                opened.sealed["signature"] = signature
+            self.prose.add_thinking(opened.thought[0])
         else:
-            self._say(kept, block)
+            self._say(opened, block)
 
-    def _say(self, kept: _Block, part: Mapping[str, Any]) -> None:
+    def _say(self, opened: _Block, part: Mapping[str, Any]) -> None:
         text = texts_in(part.get("text"))
-        kept.text_chars += len(text)
-        self.prose.said(text)
+        opened.text_chars += len(text)
+        self.prose.add_content(text)
 
     def _fragment(self, index: Any, delta: Any) -> None:
         if not isinstance(delta, dict):
             return
-        kept = self._at.get(index) or self._open(index)
+        opened = self._at.get(index) or self._open(index)
         self.received += [text for text in _texts_below(delta) if text]
         match delta.get("type"):
             case "text_delta":
-                self._say(kept, delta)
+                self._say(opened, delta)
             case "thinking_delta":
-                kept.thought = kept.thought or []
-                kept.thought.append(texts_in(delta.get("thinking")))
-                self.prose.thought(kept.thought[-1])
+                opened.thought = opened.thought or []
+                opened.thought.append(texts_in(delta.get("thinking")))
+                self.prose.add_thinking(opened.thought[-1])
             case "signature_delta":
-                before = kept.sealed.get("signature", "")
-                kept.sealed["signature"] = before + texts_in(delta.get("signature"))
+                before = opened.sealed.get("signature", "")
+                opened.sealed["signature"] = before + texts_in(delta.get("signature"))
             case "input_json_delta":
                 piece = delta.get("partial_json") or ""
                 piece = piece if isinstance(piece, str) else json.dumps(piece)
-                begun = (block.call for block in reversed(self._blocks) if block.call is not None)
-                call = kept.call or next(begun, None)
+                calls = (block.call for block in reversed(self._blocks) if block.call is not None)
+                call = opened.call or next(calls, None)
                 if call is not None:
                     call.fragments.append(piece)
                 if call is not None and piece and call.name == self._replying:
                     self.deltas.append(Delta("content", piece))
 
     def _open(self, index: Any) -> _Block:
-        self.begun = True
+        self.has_started = True
         self._at[index] = _Block()
         self._blocks.append(self._at[index])
         return self._at[index]
@@ -365,8 +371,8 @@ class MessageReply(Accumulator):
             self.repairs["finish_reason_unknown"] = None
         details = delta.get("stop_details")
         if isinstance(details, dict):
-            said = details.get("explanation") or details.get("category")
-            self.said = said if isinstance(said, str) else ""
+            explanation = details.get("explanation") or details.get("category")
+            self.explanation = explanation if isinstance(explanation, str) else ""
 
     def _count(self, usage: Any) -> None:
         for name, value in usage.items() if isinstance(usage, dict) else ():

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from multidict import istr
 
 from caseworker.models.ports import ModelError, ModelReply, ModelRequest, SendState
-from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, said_in
+from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, report_in
 from caseworker.models.wires.finish_reasons import Finish, meaning_of
 from caseworker.models.wires.reply import Accumulator
 from caseworker.models.wires.responses import LAST_EVENTS
@@ -43,8 +43,8 @@ _LAST_SECONDS = 5.0
 """How long to wait for further events, such as token counts, after the answer has ended."""
 _DRAIN_SECONDS = 0.1
 """How long to wait for the end of a reply after its last event, before the connection is closed."""
-_DONE = "[DONE]"
-_DONE_LINE = _DONE.encode()
+_END_OF_STREAM = "[DONE]"
+_DONE_LINE = _END_OF_STREAM.encode()
 _DATA = b"data: "
 _EVENT_END = b"\n\n"
 _LAST_EVENTS = LAST_EVENTS | {"message_stop"}
@@ -123,7 +123,7 @@ class EndpointProvider:
             ModelError: there is no usable reply.
         """
         if request.delivery is not None:
-            request.delivery.sent = False
+            request.delivery.is_sent = False
         structured = request.json_object or request.json_schema is not None
         failures = Failures(self.name, structured, self.mask)
         seconds = request.timeout_seconds
@@ -167,8 +167,8 @@ class EndpointProvider:
         Raises:
             WireError: no reply arrived.
         """
-        sent = {**self._headers, **headers}
-        return await self._wire.post(self._dialect.base_url + path, sent, content, note_sent)
+        all_headers = {**self._headers, **headers}
+        return await self._wire.post(self._dialect.base_url + path, all_headers, content, note_sent)
 
     def limit_field(self, model: str, offered: Sequence[str]) -> str:
         """Return the one of the parameters ``offered`` that limits the output of a model."""
@@ -188,13 +188,13 @@ class EndpointProvider:
     async def _attempt(
         self, model: str, request: ModelRequest, failures: Failures
     ) -> ModelReply | ModelError:
-        outcome = await self._sent(model, request, failures)
+        outcome = await self._send(model, request, failures)
         if outcome is None:
             failures.raw.clear()
-            outcome = await self._sent(model, request, failures)
+            outcome = await self._send(model, request, failures)
         return outcome or failures.error("the endpoint refuses to stream", retryable=False)
 
-    async def _sent(
+    async def _send(
         self, model: str, request: ModelRequest, failures: Failures
     ) -> ModelReply | ModelError | None:
         """Send a request; return None if the model refuses to stream, as it must no longer do."""
@@ -210,28 +210,30 @@ class EndpointProvider:
         try:
             if reply.status == 200:
                 if delivery is not None and request.on_delta is None:
-                    again = self._dialect.accumulator(model, request)
-                    delivery.read_later = partial(_read_later, again, ReplyBody())
+                    accumulator = self._dialect.accumulator(model, request)
+                    delivery.read_later = partial(_read_later, accumulator, ReplyBody())
                 taking = self._dialect.accumulator(model, request)
                 return await _answer(reply, taking, request, failures)
-            parts = [part async for part in _kept(reply, failures)]
+            parts = [part async for part in _with_raw_reply(reply, failures)]
         finally:
             reply.close()
-        said = said_in(_document(b"".join(parts).decode(errors="replace")))
-        refused = {name for name in adaptable if said.complains_of(_WORDS.get(name, name))}
+        report = report_in(_document(b"".join(parts).decode(errors="replace")))
+        refused = {name for name in adaptable if report.complains_of(_WORDS.get(name, name))}
         adapts = reply.status in (400, 422) and bool(refused)
         if adapts:
             self._left_out[model] |= refused
             if STREAM in refused:
                 return None
-        return failures.of_status(reply.status, said, reply.headers, adapts=adapts)
+        return failures.of_status(reply.status, report, reply.headers, adapts=adapts)
 
     def _content(self, model: str, request: ModelRequest) -> tuple[bytes, Sequence[str]]:
         """Return the body of a request, and those of its parameters that may be left out."""
         body = self._dialect.body(model, request, self._left_out[model])
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-        sent = [name for name in self._dialect.adaptable if name in body]
-        return content, sent if body.get(STREAM) else [name for name in sent if name != STREAM]
+        adaptable = [name for name in self._dialect.adaptable if name in body]
+        return content, adaptable if body.get(STREAM) else [
+            name for name in adaptable if name != STREAM
+        ]
 
 
 def _ignore() -> None:
@@ -265,7 +267,7 @@ async def _answer(
                 error = document if name == ERROR else error_in(document)
                 if error is not None:
                     failed = failures.of_document(
-                        said_in(failures.mask.apply_to(error)), begun=taking.begun
+                        report_in(failures.mask.apply_to(error)), has_started=taking.has_started
                     )
                     break
                 if not isinstance(document, dict):
@@ -306,9 +308,9 @@ class ReplyBody:
     def __init__(self) -> None:
         self.is_stream: bool | None = None
         """None until the first data arrives."""
-        self.done = False
+        self.is_done = False
         """Whether the stream has announced its end."""
-        self._begun = bytearray()
+        self._beginning = bytearray()
         self._events: EventParser | None = None
         """None until the body is known to be a stream."""
 
@@ -327,7 +329,7 @@ class ReplyBody:
             ValueError: a document is not valid JSON.
         """
         unparsed, size_bytes, window, may_end = list[bytes](), 0, b"", later is None
-        async with aclosing(_kept(reply, failures)) as parts:
+        async with aclosing(_with_raw_reply(reply, failures)) as parts:
             async for part in parts:
                 if later is not None:
                     later.unread.append((asyncio.get_running_loop().time(), part))
@@ -344,7 +346,7 @@ class ReplyBody:
                     unparsed.clear()
                 for each in self.feed(part):
                     yield each
-                if self.done:
+                if self.is_done:
                     # A connection can be reused only if its reply was read to the end.
                     with suppress(TimeoutError, ConnectionFailedError, ReplyRefusedError):
                         async with asyncio.timeout(_DRAIN_SECONDS):
@@ -364,10 +366,10 @@ class ReplyBody:
         """
         if self._events is not None:
             for event in self._events.end():
-                if not self.done and (parsed := self._parsed(event)) is not None:
+                if not self.is_done and (parsed := self._parsed(event)) is not None:
                     yield parsed
-        elif self._begun:
-            yield "", json.loads(self._begun)
+        elif self._beginning:
+            yield "", json.loads(self._beginning)
 
     def feed(self, part: bytes) -> Iterator[tuple[str, Any]]:
         """Yield the event name and the JSON value of each document that a part completes.
@@ -376,18 +378,18 @@ class ReplyBody:
             ValueError: a document is not valid JSON.
         """
         if self._events is None:
-            self._begun += part
+            self._beginning += part
             if self.is_stream is None:
-                self.is_stream = begins_stream(self._begun)
+                self.is_stream = begins_stream(self._beginning)
             if not self.is_stream:
                 return
-            self._events, part = EventParser(), bytes(self._begun)
+            self._events, part = EventParser(), bytes(self._beginning)
         if (documents := self._usual(part)) is not None:
             for document in documents:
                 yield "", document
             return
         for event in self._events.feed(part):
-            if not self.done and (parsed := self._parsed(event)) is not None:
+            if not self.is_done and (parsed := self._parsed(event)) is not None:
                 yield parsed
 
     def _usual(self, part: bytes) -> list[Any] | None:
@@ -396,13 +398,13 @@ class ReplyBody:
         To read them at once takes a third of the time. Returns None for any other part.
         """
         is_usual = part.startswith(_DATA) and part.endswith(_EVENT_END) and b"\r" not in part
-        if self.done or self._events is None or not (is_usual and self._events.is_between):
+        if self.is_done or self._events is None or not (is_usual and self._events.is_between):
             return None
         lines = part[len(_DATA) : -len(_EVENT_END)].split(_EVENT_END + _DATA)
         if part.count(b"\n") != len(_EVENT_END) * len(lines):
             return None
-        done = lines[-1] == _DONE_LINE
-        if done:
+        is_last = lines[-1] == _DONE_LINE
+        if is_last:
             lines.pop()
         try:
             documents = json.loads(b"[%s]" % b",".join(lines))
@@ -411,14 +413,14 @@ class ReplyBody:
         is_whole = len(documents) == len(lines) and all(type(each) is dict for each in documents)
         if not is_whole or any(each.get("type") in _LAST_EVENTS for each in documents):
             return None
-        self.done = done
+        self.is_done = is_last
         return list(documents)
 
     def _parsed(self, event: ServerSentEvent) -> tuple[str, Any] | None:
         """Return the name and the JSON value of an event; None for a keep-alive and the end."""
         data = event.data
-        if data.startswith(_DONE):
-            self.done = True
+        if data.startswith(_END_OF_STREAM):
+            self.is_done = True
             return None
         if event.name == ERROR:
             document = _document(data)
@@ -426,7 +428,7 @@ class ReplyBody:
             document = json.loads(data)
         else:
             return None
-        self.done = isinstance(document, dict) and document.get("type") in _LAST_EVENTS
+        self.is_done = isinstance(document, dict) and document.get("type") in _LAST_EVENTS
         return event.name, document
 
 
@@ -471,7 +473,7 @@ class _MaskedReply:
         yield await asyncio.to_thread(self._mask.apply_to_bytes, content)
 
 
-async def _kept(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
+async def _with_raw_reply(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
     """Yield the parts of a body; keep its beginning for the error message of a failure."""
     async with aclosing(reply.parts()) as parts:
         async for part in parts:

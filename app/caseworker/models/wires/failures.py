@@ -82,7 +82,7 @@ _SAID_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ErrorReport:
     """The parsed contents of an endpoint's error document."""
 
     message: str
@@ -97,8 +97,8 @@ class Said:
         for code in sorted(self.codes):
             if code.isdecimal() and 400 <= int(code) < 600:
                 return int(code)
-        known = (_STATUS_OF_CODE[code] for code in sorted(self.codes) if code in _STATUS_OF_CODE)
-        return next(known, None)
+        statuses = (_STATUS_OF_CODE[code] for code in sorted(self.codes) if code in _STATUS_OF_CODE)
+        return next(statuses, None)
 
     @property
     def is_quota(self) -> bool:
@@ -106,31 +106,31 @@ class Said:
         return bool(self.codes & _QUOTA_CODES) or any(word in self.body for word in _QUOTA_WORDS)
 
     @property
-    def shown(self) -> str:
+    def suffix(self) -> str:
         """The redacted error message with a colon in front, or an empty string."""
         text = " ".join(self.message[:_SEARCHED_CHARS].split())
         return f": {redact_text(text, max_chars=_SAID_CHARS)}" if text else ""
 
     def complains_of(self, parameter: str) -> bool:
         """Return whether the error document rejects the given request parameter."""
-        named = re.search(rf"\b{parameter}\b", self.body)
-        return named is not None and _COMPLAINTS.search(self.body) is not None
+        match = re.search(rf"\b{parameter}\b", self.body)
+        return match is not None and _COMPLAINTS.search(self.body) is not None
 
 
 _MAY_FAIL = frozenset({"error", "response", "base_resp"})
 """Fields of a chat completion that may have an error."""
 
 
-def said_in(document: Any) -> Said:
+def report_in(document: Any) -> ErrorReport:
     """Parse an error document of any supported format."""
     error = _innermost(document)
     body = document if isinstance(document, str) else json.dumps(document, ensure_ascii=False)
     body = body[:_SEARCHED_CHARS].lower()
     if not isinstance(error, dict):
-        return Said(error if isinstance(error, str) else "", frozenset(), body)
+        return ErrorReport(error if isinstance(error, str) else "", frozenset(), body)
     codes = (error.get(name) for name in ("code", "type", "status", "status_code", "param"))
-    known = frozenset(str(code).lower() for code in codes if isinstance(code, str | int))
-    return Said(": ".join(_messages(error)), known, body)
+    codes_ = frozenset(str(code).lower() for code in codes if isinstance(code, str | int))
+    return ErrorReport(": ".join(_messages(error)), codes_, body)
 
 
 def error_in(document: Any) -> Any:
@@ -168,11 +168,11 @@ def _innermost(document: Any) -> Any:
 
 def _messages(error: Mapping[str, Any]) -> Iterator[str]:
     for name in ("message", "detail", "msg", "status_msg", "error_description", "errors"):
-        said = error.get(name)
-        if isinstance(said, list) and said and isinstance(said[0], dict):
-            said = said[0].get("msg") or said[0].get("message")  # FastAPI, Cloudflare
-        if isinstance(said, str) and said.strip():
-            yield said
+        message = error.get(name)
+        if isinstance(message, list) and message and isinstance(message[0], dict):
+            message = message[0].get("msg") or message[0].get("message")  # FastAPI, Cloudflare
+        if isinstance(message, str) and message.strip():
+            yield message
             break
     metadata = error.get("metadata")  # OpenRouter: the message of the upstream provider
     if isinstance(metadata, dict) and isinstance(metadata.get("raw"), str):
@@ -198,7 +198,7 @@ class Failures:
         return ModelError(message, retryable=retryable, raw_reply=raw, **about)
 
     def of_status(
-        self, status: int, said: Said, headers: Mapping[str, str], *, adapts: bool
+        self, status: int, report: ErrorReport, headers: Mapping[str, str], *, adapts: bool
     ) -> ModelError:
         """Build the error for a reply with an HTTP status other than 200.
 
@@ -207,55 +207,60 @@ class Failures:
         if 300 <= status < 400:
             words = f"the endpoint redirects elsewhere (HTTP {status})"
             return self.error(words, retryable=False, status=status)
-        where = f" (HTTP {status}){said.shown}"
+        where = f" (HTTP {status}){report.suffix}"
         if adapts:
             words = f"a parameter is left out from now on{where}"
             return self.error(words, retryable=True, status=status)
         milliseconds = seconds_asked(headers.get("retry-after-ms", ""))
         seconds = seconds_asked(headers.get("retry-after", ""))
-        asked = seconds if milliseconds is None else milliseconds / 1000
-        return self._refused(status, said, where, status=status, retry_after_seconds=asked)
+        delay = seconds if milliseconds is None else milliseconds / 1000
+        return self._refused(status, report, where, status=status, retry_after_seconds=delay)
 
-    def of_document(self, said: Said, *, begun: bool) -> ModelError:
+    def of_document(self, report: ErrorReport, *, has_started: bool) -> ModelError:
         """Build the error for an error document that was sent with HTTP 200.
 
-        ``begun`` is True if part of an answer arrived before the error. The error then has no
+        ``has_started`` is True if part of an answer arrived before the error. The error then has no
         status, so that the partial answer is charged.
         """
-        code = said.status
-        if not begun and code is not None:
-            return self._refused(code, said, f" (code {code}){said.shown}", status=code)
-        usual = "the stream broke off" if begun else "the provider reports an error"
-        return self._refused(code, said, said.shown, usual)
+        code = report.status
+        if not has_started and code is not None:
+            return self._refused(code, report, f" (code {code}){report.suffix}", status=code)
+        usual = "the stream broke off" if has_started else "the provider reports an error"
+        return self._refused(code, report, report.suffix, usual)
 
     def _refused(
-        self, code: int | None, said: Said, where: str, usual: str | None = None, **about: Any
+        self,
+        code: int | None,
+        report: ErrorReport,
+        where: str,
+        usual: str | None = None,
+        **about: Any,
     ) -> ModelError:
         """Return the error for a status code and an error document."""
         fault, retryable = None, False
-        if any(words in said.body for words in _UNREADABLE_WORDS):
+        if any(words in report.body for words in _UNREADABLE_WORDS):
             fault = ModelFault.UNREADABLE_REPLY
-            words, where = "the endpoint cannot read what the model has written", said.shown
-        elif said.is_quota:
+            words, where = "the endpoint cannot read what the model has written", report.suffix
+        elif report.is_quota:
             fault, words = ModelFault.MISCONFIGURED, usual or _WORDS[402]
-        elif self._structured and code in _FORM_STATUSES and (found := _form_fault(said)):
-            fault, words = found, "JSON cannot be asked for in this way"
+        elif self._structured and code in _FORM_STATUSES and (form_fault := _form_fault(report)):
+            fault, words = form_fault, "JSON cannot be asked for in this way"
         else:
             fault = ModelFault.MISCONFIGURED if code in _MISCONFIGURED else None
             retryable = code is None or code in _RETRYABLE or code >= 500
-            words = usual or _words_of(code or 0, said)
+            words = usual or _words_of(code or 0, report)
         return self.error(f"{words}{where}", retryable=retryable, fault=fault, **about)
 
 
-def _words_of(status: int, said: Said) -> str:
-    if any(each in said.body for each in _PROMPT_TOO_LONG):
+def _words_of(status: int, report: ErrorReport) -> str:
+    if any(each in report.body for each in _PROMPT_TOO_LONG):
         return "the prompt is too long for the model"
     usual = "the provider failed" if status >= 500 else "the request was rejected"
     return _WORDS.get(status, usual)
 
 
-def _form_fault(said: Said) -> ModelFault | None:
+def _form_fault(report: ErrorReport) -> ModelFault | None:
     """Return the fault if the endpoint rejects the parameter that requests JSON, else None."""
-    if any(words in said.body for words in _SCHEMA_WORDS):
+    if any(words in report.body for words in _SCHEMA_WORDS):
         return ModelFault.SCHEMA_REFUSED
-    return ModelFault.FORM_UNSUPPORTED if any(word in said.body for word in _FORM_WORDS) else None
+    return ModelFault.FORM_UNSUPPORTED if any(word in report.body for word in _FORM_WORDS) else None

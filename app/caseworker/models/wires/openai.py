@@ -112,9 +112,9 @@ class ChatCompletions:
             body["response_format"] = {"type": "json_schema", "json_schema": form}
         elif request.json_object:
             body["response_format"] = {"type": "json_object"}
-        kept = left_out - {"max_tokens", "max_completion_tokens"}
+        omitted = left_out - {"max_tokens", "max_completion_tokens"}
         return {
-            name: value for name, value in body.items() if value is not None and name not in kept
+            name: value for name, value in body.items() if value is not None and name not in omitted
         }
 
     def limit_field(self, model: str, left_out: frozenset[str]) -> str:
@@ -190,7 +190,7 @@ class ChatReply(Accumulator):
         if self._is_plain(document, choices):
             return
         is_counted = self._count(document.get("usage"))
-        self.named(document)
+        self.note_identity(document)
         if isinstance(groq := document.get("x_groq"), dict):
             is_counted = self._count(groq.get("usage")) or is_counted
         for choice in choices if isinstance(choices, list) else ():
@@ -211,12 +211,12 @@ class ChatReply(Accumulator):
 
     def reply(self) -> ModelReply | None:
         """Return the reply; None if no choice has arrived."""
-        if not self.begun:
+        if not self.has_started:
             return None
         if self._field is not None:
             self.state["thinking"] = [{"id": self._field, "content": self.prose.thinking}]
         reasons = (self.finish_reason, self._native_reason)
-        return self.finished(self._calls, incomplete_of(reasons, refusal=self.said))
+        return self.finished(self._calls, incomplete_of(reasons, refusal=self.explanation))
 
     def _is_plain(self, document: Mapping[str, Any], choices: Any) -> bool:
         """Process a chunk that only adds text to a begun answer, as almost all do."""
@@ -233,71 +233,71 @@ class ChatReply(Accumulator):
             return False
         if text:
             self.received.append(text)
-            self.prose.said(text)
+            self.prose.add_content(text)
         return True
 
     def _receive(self, choice: Mapping[str, Any], index: Any) -> None:
         """Keep the text of a choice, including ignored choices."""
-        said = choice.get("delta")
-        if not isinstance(said, dict) and not self._in_parts:
-            said = choice.get("message")
+        message = choice.get("delta")
+        if not isinstance(message, dict) and not self._in_parts:
+            message = choice.get("message")
         self._choices_begun.add(index)
         if text_of(choice.get("finish_reason")):
             self._choices_ended.add(index)
-        if not isinstance(said, dict):
+        if not isinstance(message, dict):
             return
-        names = next(((name,) for name in _THINKING_FIELDS if said.get(name)), ())
+        names = next(((name,) for name in _THINKING_FIELDS if message.get(name)), ())
         for name in ("content", *names, "refusal"):
-            if text := texts_in(said.get(name)):
+            if text := texts_in(message.get(name)):
                 self.received.append(text)
-        if audio := said.get("audio"):
+        if audio := message.get("audio"):
             self.received += [each for each in _texts_below(audio) if each]
         for name in ("tool_calls", "function_call"):
-            if called := said.get(name):
+            if called := message.get(name):
                 self.received += [each for each in _texts_below(called) if each]
                 self.received_calls += sum(map(_is_named, _each(called)))
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
-        said = choice.get("delta")
-        if isinstance(said, dict):
+        message = choice.get("delta")
+        if isinstance(message, dict):
             self._in_parts = True
         elif not self._in_parts:  # some repeat the whole message with each delta
-            said = choice.get("message")
-        if isinstance(said, dict):
-            self.begun = True
-            self._said(said)
+            message = choice.get("message")
+        if isinstance(message, dict):
+            self.has_started = True
+            self._add_message(message)
         self._native_reason = text_of(choice.get("native_finish_reason")) or self._native_reason
         if reason := text_of(choice.get("finish_reason")):
-            self.begun = self.ended = True
+            self.has_started = self.ended = True
             if incomplete_of([self.finish_reason]) is None:
                 self.finish_reason = reason
             if meaning_of(reason) is Finish.UNKNOWN:
                 self.repairs["finish_reason_unknown"] = None
 
-    def _said(self, said: Mapping[str, Any]) -> None:
+    def _add_message(self, message: Mapping[str, Any]) -> None:
         for name in _THINKING_FIELDS:
-            if (value := said.get(name)) and (thought := texts_in(value)):
+            if (value := message.get(name)) and (thought := texts_in(value)):
                 self._field = self._field or name
                 if self._field == name:
-                    self.prose.thought(thought)
-        if isinstance(details := said.get("reasoning_details"), list) and details:
+                    self.prose.add_thinking(thought)
+        if isinstance(details := message.get("reasoning_details"), list) and details:
             self.state.setdefault("reasoning_details", []).extend(details)
-        content = said.get("content")
+        content = message.get("content")
         for part in content if isinstance(content, list) else (content,):
             kind = part.get("type") if isinstance(part, dict) else "text"
             if isinstance(part, dict) and kind in ("thinking", "reasoning"):
-                self.prose.thought(texts_in(part.get("thinking", part)))
+                self.prose.add_thinking(texts_in(part.get("thinking", part)))
             elif isinstance(part, dict) and kind == "refusal":
-                self.said += texts_in(part.get("refusal"))
+                self.explanation += texts_in(part.get("refusal"))
             else:
-                self.prose.said(texts_in(part))
-        if refusal := said.get("refusal"):
-            self.said += texts_in(refusal)
-        calls = said.get("tool_calls")
+                self.prose.add_content(texts_in(part))
+        if refusal := message.get("refusal"):
+            self.explanation += texts_in(refusal)
+        calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
                 self._call(call)
-        if isinstance(function := said.get("function_call"), dict):
+        if isinstance(function := message.get("function_call"), dict):
             self._call({"index": 0, "function": function})
 
     def _call(self, piece: Mapping[str, Any]) -> None:
@@ -344,11 +344,11 @@ class ChatReply(Accumulator):
         if call is None or not name or not call.name:
             return call
         other = bool(call_id) and bool(call.id) and call_id != call.id
-        elsewhere = index != call.index and is_object(call.arguments)
+        is_next_call = index != call.index and is_object(call.arguments)
         renamed = name != call.name and call.name + name not in self._offered
         if other or renamed:
             self.repairs["call_index_repeated"] = None
-        return None if other or elsewhere or renamed else call
+        return None if other or is_next_call or renamed else call
 
     def _count(self, usage: Any) -> bool:
         """Update the token counts and return whether there are some; the latest values win."""

@@ -32,7 +32,7 @@ class Prose:
         """The parts to stream next; the caller clears the list."""
         self._text: list[str] = []
         self._thinking: list[str] = []
-        self._held = ""
+        self._buffer = ""
         """Characters that may be the start of a tag, or whitespace before one."""
         self._close = ""
         """The closing tag of the current thinking section, or "" outside of one."""
@@ -48,24 +48,24 @@ class Prose:
         """The thinking text received so far."""
         return "".join(self._thinking)
 
-    def thought(self, piece: str) -> None:
+    def add_thinking(self, piece: str) -> None:
         """Process a piece of thinking, and add the deltas to stream."""
         if piece:
             self._thinking.append(piece)
             self.deltas.append(Delta("thinking", piece))
 
-    def said(self, piece: str) -> None:
+    def add_content(self, piece: str) -> None:
         """Process a piece of content, which may contain thinking tags or parts of them."""
-        if self._is_text and piece and not self._held:
+        if self._is_text and piece and not self._buffer:
             self._text.append(piece)
             self.deltas.append(Delta("content", piece))
             return
-        self._held += piece
+        self._buffer += piece
         while self._close or self._opens():
-            before, close, after = self._held.partition(self._close)
+            before, close, after = self._buffer.partition(self._close)
             cut = len(before) if close else len(before) - _length_of_beginning(before, self._close)
-            self.thought(before[:cut])
-            self._held = after if close else before[cut:]
+            self.add_thinking(before[:cut])
+            self._buffer = after if close else before[cut:]
             if not close:
                 return
             self._close = ""
@@ -80,8 +80,8 @@ class Prose:
         thinking.
         """
         if self._close:
-            self.thought(self._held)
-        elif self._held.strip() or not self._had_tags:
+            self.add_thinking(self._buffer)
+        elif self._buffer.strip() or not self._had_tags:
             self._written()
         closed = None if self._had_tags else _LATE_CLOSE.search(self.text)
         if closed is not None:
@@ -93,30 +93,30 @@ class Prose:
         """Return whether a tag opens here; False also while more input is needed to decide."""
         if self._is_text:
             return False
-        bare = self._held.lstrip()
+        bare = self._buffer.lstrip()
         tag = None
         if bare.startswith(_TAGS):
             tag = next(tag for tag in _TAGS if bare.startswith(tag))
             self._repairs["think_tags"] = None
             self._had_tags = True
-            self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
+            self._buffer, self._close = bare[len(tag) :], tag.replace("<", "</")
         elif bare[:1] not in _TAG_STARTS or not any(tag.startswith(bare) for tag in _TAGS):
             self._is_text = True
-            self._held = bare if self._had_tags else self._held
+            self._buffer = bare if self._had_tags else self._buffer
         return tag is not None
 
     def _written(self) -> None:
-        if self._held:
-            self._text.append(self._held)
-            self.deltas.append(Delta("content", self._held))
-            self._held = ""
+        if self._buffer:
+            self._text.append(self._buffer)
+            self.deltas.append(Delta("content", self._buffer))
+            self._buffer = ""
 
 
 class Accumulator(ABC):
     """Builds one reply from its documents, streamed or not. Each API has a subclass."""
 
     def __init__(self, model: str, origin: str) -> None:
-        self.begun = False
+        self.has_started = False
         """Whether a part of an answer has arrived."""
         self.ended = False
         """Whether the provider has sent a finish reason."""
@@ -125,7 +125,7 @@ class Accumulator(ABC):
         self.deltas = self.prose.deltas
         """The parts of the reply to stream next; the caller clears the list."""
         self.finish_reason: str | None = None
-        self.said = ""
+        self.explanation = ""
         """Explanation of the end, such as a refusal."""
         self.received: list[str] = []
         """All text that has arrived, of all choices: answers, thinking, names and arguments of
@@ -159,7 +159,7 @@ class Accumulator(ABC):
         With ``so_far`` they may lack the output: Anthropic counts the input at the beginning.
         """
 
-    def named(self, document: Mapping[str, Any]) -> None:
+    def note_identity(self, document: Mapping[str, Any]) -> None:
         """Read the reply ID and the model name from a document."""
         self._id = self._id or str(document.get("id") or "")
         if isinstance(model := document.get("model"), str) and model:
@@ -175,21 +175,21 @@ class Accumulator(ABC):
         """Build the reply; ``text``, if given, replaces the accumulated text."""
         if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
             incomplete = Incomplete.LENGTH  # nothing confirms that the arguments are complete
-        made, kept = tool_calls(
+        calls_, signatures = tool_calls(
             calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
         )
         written = self.prose.text if text is None else text
-        if incomplete is None and not written.strip() and not made:
+        if incomplete is None and not written.strip() and not calls_:
             incomplete = Incomplete.EMPTY
-        state = {**self.state, "calls": kept} if kept else self.state
+        state = {**self.state, "calls": signatures} if signatures else self.state
         return ModelReply(
             text=written,
             model=self._model,
             usage=self.counted(),
             finish_reason=self.finish_reason,
             incomplete=incomplete,
-            incomplete_reason=(self.said or None) if incomplete is not None else None,
-            tool_calls=made,
+            incomplete_reason=(self.explanation or None) if incomplete is not None else None,
+            tool_calls=calls_,
             thinking=self.prose.thinking,
             provider_state={"provider": self.origin, **state} if state else None,
             repairs=tuple(self.repairs),
@@ -247,9 +247,9 @@ def tool_calls(
     return tuple(calls.values()), state
 
 
-def _new_id(seed: str, taken: Mapping[str, Any]) -> str:
-    made = f"call_{hashlib.sha256(seed.encode(errors='replace')).hexdigest()[:16]}"
-    return _new_id(f"{seed}+", taken) if made in taken else made
+def _new_id(seed: str, used_ids: Mapping[str, Any]) -> str:
+    call_id = f"call_{hashlib.sha256(seed.encode(errors='replace')).hexdigest()[:16]}"
+    return _new_id(f"{seed}+", used_ids) if call_id in used_ids else call_id
 
 
 def _read(call: WrittenCall, *, complete: bool, repairs: Repairs) -> list[str]:
@@ -279,17 +279,17 @@ def is_object(text: str) -> bool:
 
 def _objects(text: str) -> list[str]:
     """Return the JSON objects that a text consists of; empty if it contains anything else."""
-    found, at = list[str](), 0
+    objects, at = list[str](), 0
     try:
         while (at := _BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
             value, end = JSON.raw_decode(text, at)
             if not isinstance(value, dict):
                 return []
-            found.append(text[at:end])
+            objects.append(text[at:end])
             at = end
     except (ValueError, RecursionError):
         return []
-    return found
+    return objects
 
 
 def texts_in(value: Any) -> str:

@@ -22,7 +22,7 @@ class ResponseReply(Accumulator):
         self._items: list[Any] = []
         self._calls: list[WrittenCall] = []
         self._usage: TokenUsage | None = None
-        self._shown = set[Any]()
+        self._shown_items = set[Any]()
         """Positions of the items whose text has arrived in parts."""
 
     def add(self, document: Mapping[str, Any]) -> None:
@@ -31,26 +31,28 @@ class ResponseReply(Accumulator):
         if isinstance(kind, str) and kind.endswith(".delta"):
             self._receive(kind, document)
         elif kind == "response.output_item.added":
-            begun = str(_type_of(document.get("item")))
-            self.is_hiding = begun in _HIDING
-            self.received_calls += begun.endswith("_call")
+            item_type = str(_type_of(document.get("item")))
+            self.is_hiding = item_type in _HIDING
+            self.received_calls += item_type.endswith("_call")
         elif kind == "response.output_item.done":
             item = document.get("item")
             self._items.append(item)
             self.tool_uses = uses_in(self._items)
             self.is_hiding = False
-            if document.get("output_index") not in self._shown:
+            if document.get("output_index") not in self._shown_items:
                 self.received += [text for text in _texts_below(item) if text]
         elif kind in LAST_EVENTS and isinstance(response, dict):
-            self._whole(response)
+            self._finish(response)
         elif isinstance(document.get("output"), list):
-            self._whole(document)
+            self._finish(document)
 
     def reply(self) -> ModelReply | None:
         """Return the reply; None if the response has not arrived."""
-        if not self.begun:
+        if not self.has_started:
             return None
-        return self.finished(self._calls, incomplete_of((self.finish_reason,), refusal=self.said))
+        return self.finished(
+            self._calls, incomplete_of((self.finish_reason,), refusal=self.explanation)
+        )
 
     def counted(self, *, so_far: bool = False) -> TokenUsage | None:
         """Return the counts, which come at the end."""
@@ -59,12 +61,12 @@ class ResponseReply(Accumulator):
     def _receive(self, kind: str, event: Mapping[str, Any]) -> None:
         if isinstance(text := event.get("delta"), str) and text:
             self.received.append(text)
-            self._shown.add(event.get("output_index"))
+            self._shown_items.add(event.get("output_index"))
             self.is_hiding = self.is_hiding and "reasoning" in kind
 
-    def _whole(self, response: Mapping[str, Any]) -> None:
-        self.begun = self.ended = True
-        self.named(response)
+    def _finish(self, response: Mapping[str, Any]) -> None:
+        self.has_started = self.ended = True
+        self.note_identity(response)
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
         self.finish_reason = str(reason or response.get("status") or "completed")
@@ -80,15 +82,15 @@ class ResponseReply(Accumulator):
 
     def _item(self, item: Mapping[str, Any]) -> None:
         if item.get("type") == "reasoning":
-            self.prose.thought(texts_in(item.get("summary")))
+            self.prose.add_thinking(texts_in(item.get("summary")))
         elif isinstance(called := item.get("call_id"), str):  # the client executes it
             name = texts_in(item.get("name")) or str(item.get("type"))
             written = item.get("arguments", item.get("input", item.get("action")))
             text = written if isinstance(written, str) else json.dumps(written or {})
             self._calls.append(WrittenCall(id=called, name=name, fragments=[text]))
         for part in _mappings(item.get("content")):
-            self.prose.said(texts_in(part.get("text")))
-            self.said += texts_in(part.get("refusal"))
+            self.prose.add_content(texts_in(part.get("text")))
+            self.explanation += texts_in(part.get("refusal"))
 
 
 _HIDING: Final = frozenset({"reasoning", "compaction"})
@@ -130,8 +132,8 @@ def objects_in(document: Mapping[str, Any]) -> Iterator[Any]:
         if isinstance(container := about.get("container"), dict):  # Anthropic
             yield container.get("id")
         for choice in _mappings(about.get("choices")):  # chat completions
-            for said in _mappings([choice.get("message"), choice.get("delta")]):
-                yield from (audio.get("id") for audio in _mappings([said.get("audio")]))
+            for message in _mappings([choice.get("message"), choice.get("delta")]):
+                yield from (audio.get("id") for audio in _mappings([message.get("audio")]))
         for item in _mappings(about.get("output")):
             yield from (item.get("id"), item.get("container_id"))
             for part in _mappings(item.get("content")):

@@ -60,8 +60,8 @@ def _merged(schema: Schema, root: Schema, depth: int) -> tuple[dict[str, Any], s
     properties = dict(_map(schema.get("properties")))
     required = {name for name in _list(schema.get("required")) if isinstance(name, str)}
     for name, combined in _COMBINED.items() if depth <= _MOST_DEEPLY else ():
-        named = schema.get(name)
-        schemas = [_resolved(named, root)] if name == "$ref" else _list(named)[:_MOST_ALTERNATIVES]
+        value = schema.get(name)
+        schemas = [_resolved(value, root)] if name == "$ref" else _list(value)[:_MOST_ALTERNATIVES]
         parts = [_merged(each, root, depth + 1) for each in schemas if isinstance(each, Mapping)]
         for offered, _ in parts:
             for key, value in offered.items():
@@ -81,10 +81,10 @@ def _alternatives(schema: Any) -> list[Any]:
 def _resolved(reference: Any, root: Schema) -> Any:
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
-    found: Any = root
+    target: Any = root
     for part in reference[2:].split("/"):
-        found = _map(found).get(part.replace("~1", "/").replace("~0", "~"))
-    return found
+        target = _map(target).get(part.replace("~1", "/").replace("~0", "~"))
+    return target
 
 
 def _map(value: Any) -> Mapping[str, Any]:
@@ -99,13 +99,13 @@ def tidy(schema: Any) -> Any:
     """Return the schema without optional keywords that some endpoints reject."""
     if not isinstance(schema, Mapping):
         return schema
-    kept = _with_children(schema, tidy)
+    tidied = _with_children(schema, tidy)
     for name in _NOT_SENT:
-        if not isinstance(kept.get(name), Mapping) or name == "discriminator":
-            kept.pop(name, None)
-    if kept.get("type") == "object":
-        kept.setdefault("properties", {})
-    return kept
+        if not isinstance(tidied.get(name), Mapping) or name == "discriminator":
+            tidied.pop(name, None)
+    if tidied.get("type") == "object":
+        tidied.setdefault("properties", {})
+    return tidied
 
 
 def _with_children(schema: Schema, change: Callable[[Any], Any]) -> dict[str, Any]:

@@ -38,19 +38,19 @@ class IdRule:
     """Length of the hash that replaces an invalid ID; None means that characters are replaced
     instead."""
 
-    def valid(self, call_id: str, taken: Mapping[str, Any] | set[str]) -> str:
+    def valid(self, call_id: str, used_ids: Mapping[str, Any] | set[str]) -> str:
         """Return the ID if it is valid and unused, otherwise derive a valid, unused one from it."""
-        if self.pattern.fullmatch(call_id) and call_id not in taken:
+        if self.pattern.fullmatch(call_id) and call_id not in used_ids:
             return call_id
         base, number = self.replaced.sub("_", call_id) or "call", 1
         while True:
             ending = "" if number == 1 else f"_{number}"
-            made = base[: 40 - len(ending)] + ending
+            candidate = base[: 40 - len(ending)] + ending
             if self.hashed_chars is not None:
                 hashed = hashlib.sha256(f"{call_id}{ending}".encode(errors="replace")).hexdigest()
-                made = hashed[: self.hashed_chars]
-            if made not in taken:
-                return made
+                candidate = hashed[: self.hashed_chars]
+            if candidate not in used_ids:
+                return candidate
             number += 1
 
 
@@ -67,7 +67,7 @@ def sent_back(messages: Sequence[Message], ids: IdRule, origin: str) -> list[Mes
     arguments become an object. An assistant's thinking is sent only to the endpoint that produced
     it; see ``state_of``.
     """
-    taken, sent, at = set[str](), list[Message](), 0
+    used_ids, valid_messages, at = set[str](), list[Message](), 0
     while at < len(messages):
         message = messages[at]
         at += 1
@@ -76,10 +76,10 @@ def sent_back(messages: Sequence[Message], ids: IdRule, origin: str) -> list[Mes
                 (n for n in range(at, len(messages)) if messages[n].role == "assistant"),
                 len(messages),
             )
-            sent += _turn(message, messages[at:end], ids, taken, origin)
+            valid_messages += _turn(message, messages[at:end], ids, used_ids, origin)
         elif message.role != "tool":
-            sent.append(message)
-    return sent
+            valid_messages.append(message)
+    return valid_messages
 
 
 def state_of(message: Message, origin: str) -> Mapping[str, Any]:
@@ -98,25 +98,25 @@ def object_in(arguments: str) -> dict[str, Any]:
 
 
 def _turn(
-    message: Message, following: Sequence[Message], ids: IdRule, taken: set[str], origin: str
+    message: Message, following: Sequence[Message], ids: IdRule, used_ids: set[str], origin: str
 ) -> Iterator[Message]:
     """Yield an assistant's message, followed by the results of its calls."""
     results = [each for each in following if each.role == "tool"]
-    known = state_of(message, origin).get("calls", {})
+    calls_by_id = state_of(message, origin).get("calls", {})
     calls, answers, state = list[ToolCall](), list[Message](), dict[str, Any]()
     for call in message.tool_calls:
-        call_id = ids.valid(call.id, taken)
-        taken.add(call_id)
-        found = next((each for each in results if each.tool_call_id == call.id), None)
-        if found is None:
-            found = Message(role="tool", content=NO_RESULT, tool_name=call.name)
+        call_id = ids.valid(call.id, used_ids)
+        used_ids.add(call_id)
+        answer = next((each for each in results if each.tool_call_id == call.id), None)
+        if answer is None:
+            answer = Message(role="tool", content=NO_RESULT, tool_name=call.name)
         else:
-            results.remove(found)
-        if call.id in known:
-            state[call_id] = known[call.id]
+            results.remove(answer)
+        if call.id in calls_by_id:
+            state[call_id] = calls_by_id[call.id]
         name = _name(call.name)
         calls.append(ToolCall(id=call_id, name=name, arguments=_arguments(call.arguments)))
-        answers.append(replace(found, tool_call_id=call_id, tool_name=name))
+        answers.append(replace(answer, tool_call_id=call_id, tool_name=name))
     if message.content.strip() or calls:
         content = message.content if message.content.strip() else ""
         if state:

@@ -32,7 +32,7 @@ class EventParser:
     """
 
     def __init__(self) -> None:
-        self._begun: list[bytes] = []
+        self._partial_line: list[bytes] = []
         """Pieces of an incomplete line."""
         self._after_cr = False
         """Whether the last piece ended with a carriage return, which a line feed may follow."""
@@ -43,7 +43,7 @@ class EventParser:
     @property
     def is_between(self) -> bool:
         """Whether the last event has ended and the next one has not begun."""
-        return not (self._begun or self._data or self._name or self._after_cr)
+        return not (self._partial_line or self._data or self._name or self._after_cr)
 
     def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
         """Process a piece of the stream and yield the events that it completes."""
@@ -52,16 +52,16 @@ class EventParser:
             piece = piece.removeprefix(b"\n")
         *complete, rest = _LINE_END.split(piece)
         for line in complete:
-            yield from self._line(b"".join((*self._begun, line)))
-            self._begun.clear()
+            yield from self._line(b"".join((*self._partial_line, line)))
+            self._partial_line.clear()
         if rest:
-            self._begun.append(rest)
+            self._partial_line.append(rest)
         self._after_cr = self._after_cr or piece.endswith(b"\r")
 
     def end(self) -> Iterator[ServerSentEvent]:
         """Yield the last event if the stream ended without a blank line after it."""
-        if self._begun:
-            yield from self._line(b"".join(self._begun))
+        if self._partial_line:
+            yield from self._line(b"".join(self._partial_line))
         yield from self._dispatch()
 
     def _line(self, line: bytes) -> Iterator[ServerSentEvent]:

@@ -135,20 +135,20 @@ class ModelTransport:
         """Send one request and return the reply, whose body has not been read yet."""
         if self._session is None:
             self._session = self._open_session()
-        sent = {**headers, _ACCEPT_ENCODING: "identity"}
+        all_headers = {**headers, _ACCEPT_ENCODING: "identity"}
         if (span := current_traceparent()) is not None:
-            sent[HEADER] = span
+            all_headers[HEADER] = span
         target = urlsplit(url)
-        asked = self._session.post(
+        response_ = self._session.post(
             url,
-            headers=sent,
+            headers=all_headers,
             data=_Body(content, note_sent),
             allow_redirects=False,
             proxy=_proxy_for(target.scheme, target.hostname or "", target.netloc),
         )
-        del headers, content, sent, target  # else kept until the reply arrives
+        del headers, content, all_headers, target  # else kept until the reply arrives
         try:
-            response = await asked
+            response = await response_
         except TimeoutError:
             raise
         except _FAILURES as error:
@@ -207,7 +207,7 @@ class _Reply:
         self._limit = limit
 
     async def parts(self) -> AsyncGenerator[bytes]:
-        wire, received, most = 0, 0, self._limit
+        wire, received, limit = 0, 0, self._limit
         streamed = self._response.content_type == "text/event-stream"
         unfold = _unfolding(",".join(self._response.headers.getall("content-encoding", ())))
         try:
@@ -217,12 +217,12 @@ class _Reply:
                     received += len(part)
                     if streamed:
                         framing = _EVENT_BYTES * part.count(b"data:")
-                        most = min(most + framing, (1 + _MOST_FRAMING) * self._limit)
-                    if received > most:
-                        yield part[: most - received]  # the part within the limit
+                        limit = min(limit + framing, (1 + _MOST_FRAMING) * self._limit)
+                    if received > limit:
+                        yield part[: limit - received]  # the part within the limit
                         raise ReplyRefusedError
                     yield part
-                if wire > most:  # compressed data larger than its content
+                if wire > limit:  # compressed data larger than its content
                     raise ReplyRefusedError
         except _FAILURES as error:
             raise ConnectionFailedError from error
@@ -266,8 +266,8 @@ def _proxy_for(scheme: str, host: str, address: str) -> str | None:
 
 def _unfolding(encodings: str) -> Unfold:
     """Return the decompressor for a Content-Encoding; multiple encodings are rejected."""
-    named = map(str.lower, map(str.strip, encodings.split(",")))
-    applied = [encoding for encoding in named if encoding not in _UNCOMPRESSED]
+    names = map(str.lower, map(str.strip, encodings.split(",")))
+    applied = [encoding for encoding in names if encoding not in _UNCOMPRESSED]
     if not applied:
         return lambda part: iter((part,))
     if len(applied) > 1 or applied[0] not in _KNOWN_COMPRESSIONS:

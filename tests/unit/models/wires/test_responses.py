@@ -128,7 +128,7 @@ def test_the_last_event_ends_the_stream_even_if_another_one_follows() -> None:
     found = list(body.feed(f"event: response.completed\ndata: {last}\n\n".encode()))
     after = list(body.feed(b"data: [DONE]\n\n"))
 
-    assert (len(found), body.done, after) == (1, True, [])
+    assert (len(found), body.is_done, after) == (1, True, [])
 
 
 def test_the_objects_that_a_reply_names_are_found_in_both_apis() -> None:
