@@ -44,7 +44,7 @@ async def test_a_step_that_holds_the_loop_is_logged_with_its_run(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line has the step, the seconds and the line of code."""
-    monkeypatch.setattr(router.RouterData, "taken", lambda *_: list(hold()))
+    monkeypatch.setattr(router.RouterData, "chosen_handles", lambda *_: list(hold()))
     async with open_tenants(database_url, executes=True) as tenants:
         line = await line_about(tenants, kind="step")
         metrics = (await tenants.client.get("/metrics")).text

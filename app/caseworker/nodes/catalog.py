@@ -20,9 +20,9 @@ class GraphProblemsError(ValueError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         errors = [problem for problem in problems if problem.severity is Severity.ERROR]
-        shown = "; ".join(f"{problem.place}: {problem.message}" for problem in errors[:3])
+        text = "; ".join(f"{problem.place}: {problem.message}" for problem in errors[:3])
         more = len(errors) - 3
-        super().__init__(shown + (f" and {more} more" if more > 0 else ""))
+        super().__init__(text + (f" and {more} more" if more > 0 else ""))
         self.problems = tuple(problems)
         """All problems, including warnings."""
 
@@ -65,15 +65,15 @@ class NodeCatalog:
         models that the graph may use; None permits all configured models.
         """
         models = None if self._models is None else self._models.restricted(allowed)
-        found, problems = read(self._types, graph, GRAPH, models)
-        return None if found is None else found.prepared, problems
+        graph_, problems = read(self._types, graph, GRAPH, models)
+        return None if graph_ is None else graph_.prepared, problems
 
     def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
         """Return a graph ready for execution, or raise GraphProblemsError."""
-        found, problems = read(self._types, graph, graph_id, self._models)
-        if found is None:
+        graph_, problems = read(self._types, graph, graph_id, self._models)
+        if graph_ is None:
             raise GraphProblemsError(problems)
-        return found.prepared
+        return graph_.prepared
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
         """Return the references to registered graphs and agents in a graph."""

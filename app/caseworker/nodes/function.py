@@ -106,8 +106,8 @@ class FunctionNode:
 
     async def execute(self, context: ExecutionContext) -> Any:
         """Call the function and return its result; an awaitable is awaited first."""
-        found = self.begin(context)
-        return await found if is_awaitable(found) else found
+        outcome = self.begin(context)
+        return await outcome if is_awaitable(outcome) else outcome
 
     def begin(self, context: ExecutionContext) -> Any:
         """Call the function; return its value, or an awaitable for it."""
@@ -117,9 +117,11 @@ class FunctionNode:
             recorded = executing(flow.services, flow.run.tenant, flow.run.run_id, self.id)
         if not self.blocking:
             with recorded():
-                found = self.fn(context)
+                outcome = self.fn(context)
             is_recorded = recorded is not nullcontext
-            return _recorded(found, recorded) if is_recorded and is_awaitable(found) else found
+            return (
+                _recorded(outcome, recorded) if is_recorded and is_awaitable(outcome) else outcome
+            )
         pool = None if flow is None else flow.services.get(BlockingPool)
         if pool is None:
             return in_thread(partial(self._called, recorded, context), None, passing=STOPS)
@@ -159,14 +161,14 @@ class ContextNode:
 
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
         """Execute the node with the step's context."""
-        found = self._begin(execution_context(context, self._input))
-        if type(found) in _VALUES:
-            return ExecutionResult({DEFAULT_HANDLE: found})
-        if is_awaitable(found):
-            return _result_of(found)
-        if isinstance(found, GeneratorType | AsyncGeneratorType):
+        outcome = self._begin(execution_context(context, self._input))
+        if type(outcome) in _VALUES:
+            return ExecutionResult({DEFAULT_HANDLE: outcome})
+        if is_awaitable(outcome):
+            return _result_of(outcome)
+        if isinstance(outcome, GeneratorType | AsyncGeneratorType):
             raise TypeError(f"Node {self.node.id!r} returned a generator: return a list instead.")
-        return ExecutionResult({DEFAULT_HANDLE: found})
+        return ExecutionResult({DEFAULT_HANDLE: outcome})
 
 
 class RecordedNode:
@@ -217,20 +219,20 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
     )
 
 
-async def _recorded(found: Awaitable[Any], recorded: Executing) -> Any:
+async def _recorded(awaitable: Awaitable[Any], recorded: Executing) -> Any:
     with recorded():
-        return await found
+        return await awaitable
 
 
-async def _recorded_items(found: Any, recorded: Executing) -> AsyncIterator[Any]:
+async def _recorded_items(iterator: Any, recorded: Executing) -> AsyncIterator[Any]:
     with recorded():
-        async with aclosing(found) as items:
+        async with aclosing(iterator) as items:
             async for item in items:
                 yield item
 
 
-async def _result_of(found: Awaitable[Any]) -> ExecutionResult:
-    return ExecutionResult({DEFAULT_HANDLE: await found})
+async def _result_of(awaitable: Awaitable[Any]) -> ExecutionResult:
+    return ExecutionResult({DEFAULT_HANDLE: await awaitable})
 
 
 def is_awaitable(value: Any) -> bool:

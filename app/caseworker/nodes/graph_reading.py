@@ -95,16 +95,16 @@ class _GraphReader:
         """Parse the data of a step."""
         before = len(self.problems)
         inner = self.at("data")
-        found = inner.part(kind.data, data, inner)
+        parsed = inner.part(kind.data, data, inner)
         for place, message in kind.unknown(data, self.models):
             inner.tell(message, place)
-        if found is None:
+        if parsed is None:
             return None
-        for place, message in kind.faults(found):
+        for place, message in kind.faults(parsed):
             inner.tell(message, place)
         if _has_errors(self.problems[before:]):
             return None
-        return InnerStep(kind.name, kind.bound(found), kind.traits_of(found))
+        return InnerStep(kind.name, kind.bound(parsed), kind.traits_of(parsed))
 
     def _allowed(self) -> bool:
         allowed = self.depth < MAX_NESTING
@@ -131,8 +131,8 @@ def read(
     ``models`` contains the models that the graph may use; None permits any.
     """
     reader = _GraphReader(types, [], graph_id, models)
-    found = read_graph(reader, graph)
-    return found, tuple(reader.problems)
+    graph_ = read_graph(reader, graph)
+    return graph_, tuple(reader.problems)
 
 
 def read_graph(reader: _GraphReader, value: Any) -> InnerGraph | None:
@@ -159,11 +159,11 @@ def read_graph(reader: _GraphReader, value: Any) -> InnerGraph | None:
         max_parallel=1 if frame is None else frame.max_parallel,
     )
     if frame is not None and None not in edges and not any(one.stands_in for one in steps):
-        found: Iterable[Problem] = problems_of(graph, _traits_of(steps), reader.types)
+        problems: Iterable[Problem] = problems_of(graph, _traits_of(steps), reader.types)
     else:
-        found = _problems_despite_gaps(graph, steps, reader.types)
+        problems = _problems_despite_gaps(graph, steps, reader.types)
     reader.problems.extend(
-        Problem(joined(reader.place, one.place), one.message, one.severity) for one in found
+        Problem(joined(reader.place, one.place), one.message, one.severity) for one in problems
     )
     if _has_errors(reader.problems[before:]):
         return None
@@ -182,15 +182,15 @@ def _step(reader: _GraphReader, value: Any, index: int) -> _ReadStep:
     kind = reader.types.get(spec.type)
     if kind is None:
         return _ReadStep(step, None)
-    found = reader.work(kind, spec.data)
-    if found is None:
+    work = reader.work(kind, spec.data)
+    if work is None:
         return _ReadStep(step, kind.usual_traits)
-    traits = found.traits
+    traits = work.traits
     if fallback is not None:
         traits = replace(traits, holds=traits.holds | fallback.traits.holds)
     prepared = PreparedStep(
         step=step,
-        work=found.work,
+        work=work.work,
         policy=policy,
         fallback=None if fallback is None else fallback.work,
         sub_budget=spec.sub_budget,
@@ -200,15 +200,15 @@ def _step(reader: _GraphReader, value: Any, index: int) -> _ReadStep:
 
 def _stand_in(reader: _GraphReader, value: Any, index: int) -> _ReadStep:
     """Return a placeholder for an unreadable step, with its known properties."""
-    given = value if isinstance(value, Mapping) else {}
-    step_id, type_name, data = given.get("id"), given.get("type"), given.get("data")
+    fields = value if isinstance(value, Mapping) else {}
+    step_id, type_name, data = fields.get("id"), fields.get("type"), fields.get("data")
     kind = reader.types.get(type_name) if isinstance(type_name, str) else None
     if kind is None and isinstance(type_name, str):
         reader.tell(f"There is no step type {quoted(type_name)}.", "type")
     if kind is not None and isinstance(data, Mapping):
         reader.work(kind, data)
     with suppress(ValidationError):  # already reported
-        _policy(reader.at("policy"), PolicySpec.model_validate(given.get("policy")))
+        _policy(reader.at("policy"), PolicySpec.model_validate(fields.get("policy")))
     step = GraphStep(id=step_id if isinstance(step_id, str) else f"?{index}", type="")
     return _ReadStep(step, kind.usual_traits if kind else _ANYTHING, stands_in=True)
 
@@ -218,8 +218,8 @@ def _policy(
 ) -> tuple[ErrorPolicy | None, InnerStep | None]:
     if spec is None:
         return None, None
-    given = spec.fallback
-    fallback = None if given is None else reader.at("fallback").free_work(given)
+    fallback_spec = spec.fallback
+    fallback = None if fallback_spec is None else reader.at("fallback").free_work(fallback_spec)
     try:
         return spec.policy(), fallback
     except ValueError as error:
@@ -233,8 +233,8 @@ def _edge(reader: _GraphReader, value: Any) -> Edge | None:
     spec = reader.part(EdgeSpec, value)
     if spec is None:
         return None
-    given = dict(spec)
-    return Edge(channel=Channel(given.pop("data").channel), **given)
+    fields = dict(spec)
+    return Edge(channel=Channel(fields.pop("data").channel), **fields)
 
 
 def _entry(value: Any) -> tuple[str, ...] | None:
@@ -252,17 +252,19 @@ def _problems_despite_gaps(
     if not steps:
         return
     ends = [_ReadStep(GraphStep(id=name, type=""), _ANYTHING) for name in (_NOBODY, _NOWHERE)]
-    known = [replace(one, traits=one.traits and Traits(one.traits.handles)) for one in steps] + ends
-    whole = replace(graph, steps=tuple(one.step for one in known))
-    for problem in problems_of(whole, _traits_of(known), types):
+    readable = [
+        replace(one, traits=one.traits and Traits(one.traits.handles)) for one in steps
+    ] + ends
+    completed = replace(graph, steps=tuple(one.step for one in readable))
+    for problem in problems_of(completed, _traits_of(readable), types):
         if problem.severity is Severity.ERROR:
             yield problem
 
 
 def _traits_of(steps: Sequence[_ReadStep]) -> Callable[[GraphStep], Traits | None]:
     """Return a lookup of traits by step object, because two steps may share an ID."""
-    found = {id(one.step): one.traits for one in steps}
-    return lambda step: found[id(step)]
+    traits_by_step = {id(one.step): one.traits for one in steps}
+    return lambda step: traits_by_step[id(step)]
 
 
 def _listed(value: Any) -> list[Any]:

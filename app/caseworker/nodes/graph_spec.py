@@ -76,8 +76,8 @@ class PolicySpec(StepData):
             ValueError: a value is out of range, or two contradict each other; the message starts
                 with the name of the field.
         """
-        given = dict(self)
-        return ErrorPolicy(fallback_node=given.pop("fallback"), **given)
+        fields = dict(self)
+        return ErrorPolicy(fallback_node=fields.pop("fallback"), **fields)
 
 
 class StepSpec(StepData):

@@ -66,7 +66,7 @@ class LlmData(StepData):
         return self
 
     @property
-    def asked(self) -> ModelSpec:
+    def model_spec(self) -> ModelSpec:
         """The model to call, with its options."""
         longest = self.max_output_tokens
         return self.model or ModelSpec(tier=self.tier or "small", max_output_tokens=longest)
@@ -79,10 +79,10 @@ class LlmData(StepData):
             TooMuchTextError: the values are too large.
         """
         limits = context.limits
-        asked = [Message(role="user", content=self.prompt.render(inputs, limits))]
+        user = [Message(role="user", content=self.prompt.render(inputs, limits))]
         if self.system is None:
-            return asked
-        return [Message(role="system", content=self.system.render(inputs, limits)), *asked]
+            return user
+        return [Message(role="system", content=self.system.render(inputs, limits)), *user]
 
     def agent(self) -> AgentDefinition:
         """Return the agent that executes the step if tools are linked to it."""
@@ -90,7 +90,7 @@ class LlmData(StepData):
         return AgentDefinition(
             name="llm",
             prompt=PromptSpec(),
-            model=self.asked,
+            model=self.model_spec,
             limits=LimitsSpec(max_turns=MAX_TURNS),
             output=None
             if schema is None
@@ -132,8 +132,8 @@ class LlmNode:
         try:
             answer = schema.read(reply)
         except UnfitReplyError as unfit:
-            again = [*messages, *_complaint(reply, unfit, schema)]
-            answer = schema.read(await _ask(data, context, again, _REPROMPT))
+            correction = [*messages, *_complaint(reply, unfit, schema)]
+            answer = schema.read(await _ask(data, context, correction, _REPROMPT))
         return ExecutionResult({DEFAULT_HANDLE: answer})
 
     async def _with_tools(
@@ -156,7 +156,7 @@ class LlmNode:
 
 
 async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message], name: str) -> str:
-    asked = data.asked.asked
+    options = data.model_spec.options_for_call
     seed = context.service(RunFacts).seed if data.seed is None else data.seed
     schema = data.output_schema
     completion = await context.service(ModelGateway).complete(
@@ -166,7 +166,7 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
         messages=messages,
         json_schema=None if schema is None else schema.schema,
         seed=seed,
-        **asked,
+        **options,
     )
     if not data.allow_incomplete:
         context.keep(lambda: _so_far(completion, completion.text))
@@ -184,8 +184,8 @@ def _so_far(of: Completion | AgentState, text: str) -> dict[str, Any]:
 
 
 def _complaint(reply: str, unfit: UnfitReplyError, schema: ReplySchema) -> list[Message]:
-    asked = f"{unfit} Reply again, with nothing but JSON that follows {compact(schema.schema)}"
-    return [Message(role="assistant", content=reply), Message(role="user", content=asked)]
+    request = f"{unfit} Reply again, with nothing but JSON that follows {compact(schema.schema)}"
+    return [Message(role="assistant", content=reply), Message(role="user", content=request)]
 
 
 def _unknown(data: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]:

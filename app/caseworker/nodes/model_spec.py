@@ -49,10 +49,10 @@ class ModelSpec(ModelOptions):
         return self
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def options_for_call(self) -> dict[str, Any]:
         """The model and its options as keyword arguments for the gateway."""
-        given, options = self, self.options
-        longest, temperature = given.max_output_tokens, given.temperature
+        spec, options = self, self.options
+        longest, temperature = spec.max_output_tokens, spec.temperature
         return {
             "tier": Tier(self.tier),
             "model": self.name,
@@ -67,15 +67,15 @@ class ModelSpec(ModelOptions):
         if self.name not in models and tier not in models:
             yield "model.tier", no_model(tier, models)
             return
-        own = models[tier].chain if tier in models else ()
-        known = {*models, *(each.model for each in own)}
-        named = {"model.name": self.name}
-        named |= {f"model.fallbacks.{at}": name for at, name in enumerate(self.fallbacks)}
-        for place, name in named.items():
-            if name is None or name in known or (models.allow_unlisted and tier in models):
+        tier_models = models[tier].chain if tier in models else ()
+        names = {*models, *(each.model for each in tier_models)}
+        choices = {"model.name": self.name}
+        choices |= {f"model.fallbacks.{at}": name for at, name in enumerate(self.fallbacks)}
+        for place, name in choices.items():
+            if name is None or name in names or (models.allow_unlisted and tier in models):
                 continue
-            message = f"No such model is configured. Use one of: {listed(known)}."
-            yield place, message + suggestion(name, known)
+            message = f"No such model is configured. Use one of: {listed(names)}."
+            yield place, message + suggestion(name, names)
 
 
 def no_model(tier: Tier, models: ModelTable) -> str:

@@ -60,10 +60,10 @@ def _read_by(method: str) -> GetPydanticSchema:
     """Return a field annotation that parses with a method of the validation context."""
 
     def read(value: Any, info: ValidationInfo) -> Any:
-        found = getattr(info.context, method)(value, info.field_name)
-        if found is None:
+        part = getattr(info.context, method)(value, info.field_name)
+        if part is None:
             raise reported()
-        return found
+        return part
 
     return GetPydanticSchema(lambda *_: core_schema.with_info_plain_validator_function(read))
 
@@ -119,9 +119,9 @@ class DefinitionReference:
     """Version number to use; None means the newest version."""
 
 
-def is_reference(given: Any) -> TypeGuard[Mapping[str, Any]]:
+def is_reference(value: Any) -> TypeGuard[Mapping[str, Any]]:
     """Return whether a value is an object with only a name and, optionally, a version."""
-    return isinstance(given, Mapping) and "name" in given and given.keys() <= {"name", "version"}
+    return isinstance(value, Mapping) and "name" in value and value.keys() <= {"name", "version"}
 
 
 def references_in(
@@ -177,9 +177,9 @@ def agents_in(agent: Any, place: Place = (), depth: int = 0) -> Iterator[Definit
 
 
 def _reference(
-    found: Mapping[str, Any], place: Place, kind: DefinitionKind
+    fields: Mapping[str, Any], place: Place, kind: DefinitionKind
 ) -> Iterator[DefinitionReference]:
-    name, version = found["name"], found.get("version")
-    whole = isinstance(version, int) and not isinstance(version, bool)
-    if isinstance(name, str) and (version is None or whole):
+    name, version = fields["name"], fields.get("version")
+    is_number = isinstance(version, int) and not isinstance(version, bool)
+    if isinstance(name, str) and (version is None or is_number):
         yield DefinitionReference(place, kind, name, version)

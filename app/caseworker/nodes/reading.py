@@ -67,12 +67,12 @@ def joined(*places: str) -> str:
     return ".".join(place for place in places if place)
 
 
-def _parsed(kind: type | None, wanted: str, parse: Callable[[Any], Any]) -> GetPydanticSchema:
+def _parsed(kind: type | None, noun: str, parse: Callable[[Any], Any]) -> GetPydanticSchema:
     """Return a field annotation that parses values of type ``kind`` and shows parser errors."""
 
     def read(value: Any) -> Any:
         if kind is not None and not isinstance(value, kind):
-            raise refusal(f"This must be a {wanted}.")
+            raise refusal(f"This must be a {noun}.")
         try:
             return parse(value)
         except (TemplateError, PathError) as error:

@@ -43,11 +43,11 @@ class RegisteredFunctions:
             MissingValueError: the arguments refer to a value that does not exist.
             Exception: the function raised it.
         """
-        given = inputs.get(DEFAULT_HANDLE)
+        arguments = inputs.get(DEFAULT_HANDLE)
         if data.args is not None:
-            given = data.args.render(inputs, context.limits)
-        found = await self._run(self._functions[data.name], context, given)
-        return ExecutionResult({DEFAULT_HANDLE: found})
+            arguments = data.args.render(inputs, context.limits)
+        result = await self._run(self._functions[data.name], context, arguments)
+        return ExecutionResult({DEFAULT_HANDLE: result})
 
     def faults(self, data: FunctionData) -> list[Fault]:
         """Return an error if the step's function does not exist; otherwise an empty list."""

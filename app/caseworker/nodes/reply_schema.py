@@ -33,7 +33,7 @@ class ReplySchema(CallerSchema):
             raise UnfitReplyError(message) from None
         if errors is None:
             raise UnfitReplyError("The reply does not follow its JSON Schema.")
-        faults = [_shown(error) for error in errors]
+        faults = [_problem_text(error) for error in errors]
         if faults:
             more = len(faults) - MAX_FAULTS
             shown_faults = "; ".join(faults[:MAX_FAULTS]) + (
@@ -43,7 +43,7 @@ class ReplySchema(CallerSchema):
         return value
 
 
-def _shown(error: ValidationError) -> str:
+def _problem_text(error: ValidationError) -> str:
     place = field_of(error.instance_path) or "the whole"
     return f"{error.kind.name} at {place}"
 

@@ -101,15 +101,15 @@ class Condition(StepData):
         if self.path is None or self.op is None:
             return False
         work.charge(len(self.path.names))
-        found = self.path.find(inputs)
-        if found is MISSING:
+        actual = self.path.find(inputs)
+        if actual is MISSING:
             return self.op == "missing"
         if self.op in _COMPARISONS and _is_number(self.value):
-            work.charge_text(found)
-            number = _number_in(found)
+            work.charge_text(actual)
+            number = _number_in(actual)
             if number is not None:  # compare floats by their shortest digits
                 return _OPERATORS[self.op](number, Decimal(str(self.value)), work)
-        return _OPERATORS[self.op](found, self.value, work)
+        return _OPERATORS[self.op](actual, self.value, work)
 
 
 class TooManyComparisonsError(ValueError):
@@ -125,15 +125,15 @@ class TooManyComparisonsError(ValueError):
 class Work:
     """Counts the comparisons of one step and enforces their limit."""
 
-    __slots__ = ("done",)
+    __slots__ = ("comparisons",)
 
     def __init__(self) -> None:
-        self.done = 0
+        self.comparisons = 0
 
-    def charge(self, comparisons: int) -> None:
+    def charge(self, count: int) -> None:
         """Count comparisons before they are made, or raise TooManyComparisonsError."""
-        self.done += comparisons
-        if self.done > MAX_COMPARISONS:
+        self.comparisons += count
+        if self.comparisons > MAX_COMPARISONS:
             raise TooManyComparisonsError
 
     def charge_text(self, value: Any) -> None:
@@ -143,20 +143,20 @@ class Work:
 
 def same(one: Any, other: Any, work: Work) -> bool:
     """Return whether two JSON values are equal; 1 equals 1.0, but neither equals true."""
-    left = [(one, other)]
-    while left:
-        a, b = left.pop()
+    pairs = [(one, other)]
+    while pairs:
+        a, b = pairs.pop()
         work.charge_text(a)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             work.charge(len(a))
             if a.keys() != b.keys():
                 return False
-            left += ((a[key], b[key]) for key in a)
+            pairs += ((a[key], b[key]) for key in a)
         elif isinstance(a, list) and isinstance(b, list):
             if len(a) != len(b):
                 return False
             work.charge(len(a))
-            left += zip(a, b, strict=True)
+            pairs += zip(a, b, strict=True)
         elif _kind(a) != _kind(b) or a != b:
             return False
     return True
@@ -187,52 +187,52 @@ _Operation = Callable[[Any, Any, Work], bool]
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> _Operation:
-    def compared(found: Any, value: Any, work: Work) -> bool:
+    def compared(actual: Any, value: Any, work: Work) -> bool:
         work.charge_text(value)
-        numbers = _is_number(found) and _is_number(value)
-        texts = isinstance(found, str) and isinstance(value, str)
-        return (numbers or texts) and compare(found, value)
+        numbers = _is_number(actual) and _is_number(value)
+        texts = isinstance(actual, str) and isinstance(value, str)
+        return (numbers or texts) and compare(actual, value)
 
     return compared
 
 
-def _contains(whole: Any, part: Any, work: Work) -> bool:
+def _contains(container: Any, part: Any, work: Work) -> bool:
     """Return whether a list has an item, a text a substring, or an object a key."""
-    if isinstance(whole, list):
+    if isinstance(container, list):
         if isinstance(part, Mapping | list):
-            return any(same(item, part, work) for item in whole)
+            return any(same(item, part, work) for item in container)
         longest = len(part) // _CHARS_PER_COMPARISON if isinstance(part, str) else 0
-        work.charge(len(whole) * (1 + longest))
+        work.charge(len(container) * (1 + longest))
         kind = _kind(part)
-        return any(item == part and _kind(item) == kind for item in whole)
-    if not (isinstance(whole, str | Mapping) and isinstance(part, str)):
+        return any(item == part and _kind(item) == kind for item in container)
+    if not (isinstance(container, str | Mapping) and isinstance(part, str)):
         return False
-    work.charge_text(whole)
-    return part in whole
+    work.charge_text(container)
+    return part in container
 
 
 def _affix(matches: Callable[[str, str], bool]) -> _Operation:
-    def matched(found: Any, value: Any, work: Work) -> bool:
+    def matched(actual: Any, value: Any, work: Work) -> bool:
         work.charge_text(value)
-        return isinstance(found, str) and matches(found, value)
+        return isinstance(actual, str) and matches(actual, value)
 
     return matched
 
 
 _OPERATORS: Mapping[str, _Operation] = {
     "eq": same,
-    "ne": lambda found, value, work: not same(found, value, work),
-    "gt": _ordered(lambda found, value: found > value),
-    "ge": _ordered(lambda found, value: found >= value),
-    "lt": _ordered(lambda found, value: found < value),
-    "le": _ordered(lambda found, value: found <= value),
-    "in": lambda found, value, work: _contains(value, found, work),
+    "ne": lambda actual, value, work: not same(actual, value, work),
+    "gt": _ordered(lambda actual, value: actual > value),
+    "ge": _ordered(lambda actual, value: actual >= value),
+    "lt": _ordered(lambda actual, value: actual < value),
+    "le": _ordered(lambda actual, value: actual <= value),
+    "in": lambda actual, value, work: _contains(value, actual, work),
     "contains": _contains,
     "starts_with": _affix(str.startswith),
     "ends_with": _affix(str.endswith),
-    "exists": lambda found, value, work: True,
-    "missing": lambda found, value, work: False,
-    "is_true": lambda found, value, work: found is True,
+    "exists": lambda actual, value, work: True,
+    "missing": lambda actual, value, work: False,
+    "is_true": lambda actual, value, work: actual is True,
 }
 
 
@@ -259,10 +259,10 @@ class RouterData(StepData):
     @property
     def ways(self) -> frozenset[str]:
         """All handles on which the value can be sent."""
-        named = {route.to for route in self.routes}
-        return frozenset(named if self.otherwise is None else {*named, self.otherwise})
+        targets = {route.to for route in self.routes}
+        return frozenset(targets if self.otherwise is None else {*targets, self.otherwise})
 
-    def taken(self, inputs: Mapping[str, Any], work: Work) -> list[str]:
+    def chosen_handles(self, inputs: Mapping[str, Any], work: Work) -> list[str]:
         """Return the handles on which the value is sent.
 
         Raises:
@@ -286,8 +286,8 @@ class RouterNode:
             TooManyComparisonsError: the conditions compare too many values.
         """
         work = Work()
-        ways = data.taken(inputs, work)
-        if work.done > YIELD_AFTER:
+        ways = data.chosen_handles(inputs, work)
+        if work.comparisons > YIELD_AFTER:
             await asyncio.sleep(0)
         events = context.run.events
         if events is not None:

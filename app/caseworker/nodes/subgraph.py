@@ -78,10 +78,10 @@ class GivenOutputs(StepData):
             Stop: a limit or a cancel request ended it. The outputs so far are kept.
         """
         execution = GraphExecution.inside(context, graph.prepared, inputs)
-        context.keep(lambda: self._given(graph, execution.outputs()))
-        return ExecutionResult(self._given(graph, await execution.result()))
+        context.keep(lambda: self._outputs_of(graph, execution.outputs()))
+        return ExecutionResult(self._outputs_of(graph, await execution.result()))
 
-    def _given(self, graph: InnerGraph, produced: Mapping[str, Outputs]) -> dict[str, Any]:
+    def _outputs_of(self, graph: InnerGraph, produced: Mapping[str, Outputs]) -> dict[str, Any]:
         """Return the outputs; an output whose source produced no value is absent."""
         if self.outputs is None:
             return dict(produced.get(graph.ends[0], {}))
@@ -219,11 +219,15 @@ class MapData(GivenOutputs):
         return items
 
     def graph_for(
-        self, items: list[Any], inputs: Outputs, graph_id: str, known: Mapping[str, Outputs]
+        self,
+        items: list[Any],
+        inputs: Outputs,
+        graph_id: str,
+        earlier_results: Mapping[str, Outputs],
     ) -> PreparedGraph:
         """Build a graph with one step for each item. The step's ID is the item's index.
 
-        ``known`` holds the results of items that an earlier attempt completed.
+        ``earlier_results`` holds the results of items that an earlier attempt completed.
         """
         kind = "subgraph" if self.step is None else self.step.type
         policy = None if self.on_item_error == "fail" else _GO_ON
@@ -233,7 +237,7 @@ class MapData(GivenOutputs):
         for index, item in enumerate(items):
             step = GraphStep(id=str(index), type=kind)
             inside = {**inputs, DEFAULT_HANDLE: item, INDEX: index}
-            work = BoundNode(node, _Item(self, inside, known.get(step.id)), lock)
+            work = BoundNode(node, _Item(self, inside, earlier_results.get(step.id)), lock)
             prepared[step.id] = PreparedStep(step=step, work=work, policy=policy)
         steps = tuple(each.step for each in prepared.values())
         graph = StepGraph(id=graph_id, steps=steps, max_parallel=self.max_parallel)
@@ -253,8 +257,8 @@ class MapData(GivenOutputs):
             report = reports[str(index)]
             outputs = report.so_far()
             if report.error is None and outputs:
-                whole = self.graph is not None
-                results.append(dict(outputs) if whole else outputs.get(DEFAULT_HANDLE))
+                has_graph = self.graph is not None
+                results.append(dict(outputs) if has_graph else outputs.get(DEFAULT_HANDLE))
             else:
                 results.append(None)
             if report.error is not None and self.on_item_error == "skip":
@@ -289,7 +293,7 @@ def _end_of(report: StepReport, path: StepPath, context: FlowContext) -> str:
 class _Item:
     map: MapData
     inputs: Outputs
-    known: Outputs | None
+    earlier_results: Outputs | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +303,8 @@ class _ItemNode:
     replays: bool
 
     def execute(self, data: _Item, inputs: Outputs, context: FlowContext) -> Execution:
-        if data.known is not None:
-            return ExecutionResult(data.known)
+        if data.earlier_results is not None:
+            return ExecutionResult(data.earlier_results)
         if data.map.graph is not None:
             return data.map.executed(data.map.graph, data.inputs, context)
         work = cast(InnerStep, data.map.step).work
@@ -331,10 +335,10 @@ class MapNode:
         items = data.items_in(inputs, context.node_id)
         if not items:
             return ExecutionResult(data.outputs_of({}, 0, context))
-        known = _answered_before(context, len(items))
+        earlier_results = _answered_before(context, len(items))
         thread = context.services.get(PacedThread) or PacedThread()
         compute = partial(thread.call, size=len(items))
-        build = partial(data.graph_for, items, inputs, context.node_id, known)
+        build = partial(data.graph_for, items, inputs, context.node_id, earlier_results)
         graph = await compute(build)
         total = Total.of_items(context.run.limits)
         execution = GraphExecution.inside(context, graph, {}, total)
@@ -347,7 +351,7 @@ class MapNode:
                     raise ItemFailedError(step_id, error) from error
             raise
         finally:
-            known.update(
+            earlier_results.update(
                 (step_id, report.outputs)
                 for step_id, report in execution.reports.items()
                 if report.status is StepStatus.COMPLETED and report.error is None
@@ -365,9 +369,9 @@ def _answered_before(context: FlowContext, count: int) -> dict[str, Outputs]:
     answered: dict[str, Outputs] = context.state.setdefault(f"map:{context.path.attempts()[0]}", {})
     if context.run.journal is not None:
         for path, index in product(earlier, range(count)):
-            found = context.run.journal.recorded(path.step(str(index)).record_key)
-            if found is not None and found.outcome is CallOutcome.RESULT:
-                answered.setdefault(str(index), found.value)
+            record = context.run.journal.recorded(path.step(str(index)).record_key)
+            if record is not None and record.outcome is CallOutcome.RESULT:
+                answered.setdefault(str(index), record.value)
     return answered
 
 

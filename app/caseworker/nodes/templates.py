@@ -170,11 +170,11 @@ class JsonTemplate:
 class _Rendering:
     """The state of one rendering: the remaining size, and a cache of texts by path."""
 
-    __slots__ = ("_inputs", "_left", "_max_chars", "_texts")
+    __slots__ = ("_chars_left", "_inputs", "_max_chars", "_texts")
 
     def __init__(self, inputs: Mapping[str, Any], limits: ValueLimits) -> None:
         self._inputs = inputs
-        self._left = self._max_chars = limits.max_value_bytes
+        self._chars_left = self._max_chars = limits.max_value_bytes
         self._texts: dict[Path, str] = {}
 
     def text(self, parts: Sequence[str | Path]) -> str:
@@ -192,8 +192,8 @@ class _Rendering:
         if text is None:
             value = path.value_in(self._inputs)
             text = self._texts[path] = value if isinstance(value, str) else compact(value)
-        self._left -= len(text)
-        if self._left < 0:
+        self._chars_left -= len(text)
+        if self._chars_left < 0:
             raise TooMuchTextError(self._max_chars)
         return text
 

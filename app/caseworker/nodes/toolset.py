@@ -21,10 +21,10 @@ from caseworker.tools.ports import ToolContext, ToolResult, is_failure
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-def unknown_tool(name: str, known: Collection[str]) -> str:
+def unknown_tool(name: str, names: Collection[str]) -> str:
     """Return the same message for a tool that does not exist and for one that is denied."""
     return (
-        f"No permitted tool is named {quoted(name)}; see GET /tools.{suggestion(name, known)} The "
+        f"No permitted tool is named {quoted(name)}; see GET /tools.{suggestion(name, names)} The "
         "operator adds own tools to tools.plugins."
     )
 
@@ -105,8 +105,8 @@ class ToolsetNode:
     ) -> Toolset:
         """Return the step's own tools and those of the toolsets linked to it."""
         linked = await linked_tools(context)
-        own = data.toolset()
-        return own if linked is None else own | linked
+        tools_ = data.toolset()
+        return tools_ if linked is None else tools_ | linked
 
 
 async def linked_tools(context: FlowContext) -> Toolset | None:
@@ -115,29 +115,29 @@ async def linked_tools(context: FlowContext) -> Toolset | None:
     Raises:
         TypeError: a linked value is not a toolset.
     """
-    found = await context.runtime.resolve_links(context.node_id, TOOLS)
-    if not found:
+    linked = await context.runtime.resolve_links(context.node_id, TOOLS)
+    if not linked:
         return None
     tools = Toolset()
-    for one in found:
+    for one in linked:
         if not isinstance(one, Toolset):
             raise TypeError("Only toolsets and agents can be linked to the input tools.")
         tools |= one
     return tools
 
 
-def toolset_type(known: Collection[str], servers: Collection[str] = ()) -> NodeType:
+def toolset_type(names: Collection[str], servers: Collection[str] = ()) -> NodeType:
     """Return the step type that links tools to other steps.
 
-    ``known`` contains the names of the permitted tools, ``servers`` those of the configured tool
+    ``names`` contains the names of the permitted tools, ``servers`` those of the configured tool
     servers.
     """
 
     def faults(data: ToolsetData) -> list[Fault]:
         tools = [
-            (f"tools.{index}", unknown_tool(name, known))
+            (f"tools.{index}", unknown_tool(name, names))
             for index, name in enumerate(data.tools)
-            if name not in known
+            if name not in names
         ]
         return tools + [
             (f"mcp.{index}.server", f"No MCP server {quoted(use.server)} is configured.")

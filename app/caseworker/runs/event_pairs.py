@@ -27,7 +27,7 @@ from caseworker.engine.events import (
     Event,
 )
 from caseworker.engine.step_path import StepPath
-from caseworker.nodes.agent.references import shown
+from caseworker.nodes.agent.references import marked
 from caseworker.nodes.agent.rounds import CUT_OFF
 from caseworker.nodes.templates import compact
 from caseworker.tools.ports import failure
@@ -114,8 +114,8 @@ def interrupted(start: Event, reason: str, node: TraceNode | None = None) -> Eve
             "turn_number": data["turn_number"],
             "tool_call_id": called["id"],
             "name": called["name"],
-            "error": shown(reason),
-            "result": shown(compact(failure(reason, CUT_OFF))),
+            "error": marked(reason),
+            "result": marked(compact(failure(reason, CUT_OFF))),
         }
         return _end_of(start, TOOL_CALL_END, about)
     if start.type == CALL_STARTED:

@@ -87,12 +87,14 @@ def object_of(required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def text(most: int, description: str = "", *, least: int = 1) -> dict[str, Any]:
-    """Return the schema for a string of ``least`` to ``most`` characters."""
-    return _described({"type": "string", "minLength": least, "maxLength": most}, description)
+def text(max_chars: int, description: str = "", *, min_chars: int = 1) -> dict[str, Any]:
+    """Return the schema for a string of ``min_chars`` to ``max_chars`` characters."""
+    return _described(
+        {"type": "string", "minLength": min_chars, "maxLength": max_chars}, description
+    )
 
 
-def whole(lowest: int, highest: int, description: str = "") -> dict[str, Any]:
+def integer(lowest: int, highest: int, description: str = "") -> dict[str, Any]:
     """Return the schema for an integer, which JSON may write as 2 or as 2.0."""
     return _described({"type": "integer", "minimum": lowest, "maximum": highest}, description)
 
@@ -107,10 +109,12 @@ def day(description: str = "") -> dict[str, Any]:
     return _described({"type": "string", "format": "date"}, description)
 
 
-def items(of: Mapping[str, Any], least: int, most: int, description: str = "") -> dict[str, Any]:
-    """Return the schema for an array of ``least`` to ``most`` items; ``of`` is the item schema."""
-    found = {"type": "array", "items": of, "minItems": least, "maxItems": most}
-    return _described(found, description)
+def items(
+    of: Mapping[str, Any], min_items: int, max_items: int, description: str = ""
+) -> dict[str, Any]:
+    """Return the schema for an array of ``min_items`` to ``max_items`` items of schema ``of``."""
+    schema = {"type": "array", "items": of, "minItems": min_items, "maxItems": max_items}
+    return _described(schema, description)
 
 
 def _described(schema: dict[str, Any], description: str) -> dict[str, Any]:
@@ -156,7 +160,7 @@ class ArgumentCheck:
             raise UnfitSchemaError(
                 f"the schema of tool {spec.name!r} must be an object without additionalProperties"
             )
-        self._known = ", ".join(sorted(schema.get("properties", ()))) or "no arguments"
+        self._argument_names = ", ".join(sorted(schema.get("properties", ()))) or "no arguments"
         self._bounded: CallerSchema | None = None
         strict_formats = strict_formats and not foreign
         self._forms = _FORMS if strict_formats else _FORMS_OF_PYTHON
@@ -185,9 +189,9 @@ class ArgumentCheck:
         problems = [message for _, message in self.problems(args)]
         if not problems:
             return None
-        shown = sorted(problems)[:MAX_PROBLEMS]
-        more = len(problems) - len(shown)
-        return " ".join(shown) + (f" And {more} more." if more else "")
+        reported = sorted(problems)[:MAX_PROBLEMS]
+        more = len(problems) - len(reported)
+        return " ".join(reported) + (f" And {more} more." if more else "")
 
     def problems(self, args: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return the errors in ``args``, each as a dotted path and a message with the fix."""
@@ -198,10 +202,10 @@ class ArgumentCheck:
             if self._bounded is None:
                 errors = _errors_in(self._validator, dict(args), len(text))
             else:
-                found = self._bounded.errors(dict(args), len(text))
-                if found is None:
+                raw_errors = self._bounded.errors(dict(args), len(text))
+                if raw_errors is None:
                     return [("", "They do not fit their schema: compare them with it.")]
-                errors = found
+                errors = raw_errors
         except TooMuchWorkError:
             return [("", _TOO_LONG)]
         except ValueError:
@@ -220,7 +224,7 @@ class ArgumentCheck:
             case "additionalProperties":
                 names = [redact_text(name, max_chars=40) for name in details["unexpected"][:3]]
                 strange = ", ".join(f"'{name}'" for name in names)
-                inside = f" in '{place}'" if place else f" (the tool takes {self._known})"
+                inside = f" in '{place}'" if place else f" (the tool takes {self._argument_names})"
                 return f"{strange} is not known{inside}: leave it out."
             case "type" | "format" if form := self._form_at(error.schema_path):
                 return f"'{place}' must be {form}: change it."

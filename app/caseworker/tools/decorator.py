@@ -58,10 +58,10 @@ class FunctionTool:
         }
         for name in self._contexts:
             del hints[name]
-        own = [each for name, each in parameters.items() if name not in self._contexts]
-        for parameter in own:
+        own_parameters = [each for name, each in parameters.items() if name not in self._contexts]
+        for parameter in own_parameters:
             self._check(parameter, hints)
-        self._signature = inspect.Signature(own)
+        self._signature = inspect.Signature(own_parameters)
         checker: Any = self._checker(hints)
         self._arguments: TypeAdapter[dict[str, Any]] = TypeAdapter(checker)
         schema = self._arguments.json_schema()
@@ -146,16 +146,16 @@ class FunctionTool:
             wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problems)
             raise ToolRefusedError(" ".join(wrong)) from None
         values = {**values, **dict.fromkeys(self._contexts, context)}
-        most: dict[str, int] = {
+        limits: dict[str, int] = {
             "max_bytes": context.max_result_bytes,
             "max_depth": context.max_result_depth,
         }
 
         def called() -> Any:
             with context.executing():  # until it ends, even if its call has timed out
-                found = self._function(**values)
+                outcome = self._function(**values)
                 # Here, because an iterator or a serializer of the result may block.
-                return found if inspect.isawaitable(found) else result_of(found, **most)
+                return outcome if inspect.isawaitable(outcome) else result_of(outcome, **limits)
 
         if inspect.iscoroutinefunction(self._function):
             result = self._function(**values)
@@ -165,7 +165,7 @@ class FunctionTool:
                 return cast("ToolResult", result)
         with context.executing():
             result = await result
-            return await result_of_async(result, threads=context.threads, **most)
+            return await result_of_async(result, threads=context.threads, **limits)
 
     def _checker(self, hints: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
         """Return a function with this signature that returns its arguments, with defaults."""
@@ -214,4 +214,4 @@ def tool(
     """
     if function is not None:
         return FunctionTool(function)
-    return lambda made: FunctionTool(made, **options)
+    return lambda function: FunctionTool(function, **options)

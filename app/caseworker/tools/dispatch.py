@@ -153,8 +153,8 @@ class ToolDispatch:
                 return ServerListing(server, problem=str(error))
 
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(listing(name)) for name in self._servers.names]
-        return [task.result() for task in asked]
+            tasks = [group.create_task(listing(name)) for name in self._servers.names]
+        return [task.result() for task in tasks]
 
     def tool(self, name: str) -> Tool | None:
         """Return the local tool with this name, or None if it is unknown or not allowed."""
@@ -222,8 +222,8 @@ class ToolDispatch:
             )
         except CallFailedError as failed:
             timeout = failed.error_class == "TimeoutError"
-            said = str(failed) if self._expose_errors else failed.model_message
-            return failure(said, "timeout" if timeout else failed.error_class)
+            message = str(failed) if self._expose_errors else failed.model_message
+            return failure(message, "timeout" if timeout else failed.error_class)
         if succeeded is not None:
             succeeded(answered.node_id)
         result: ToolResult = answered.value
@@ -268,21 +268,21 @@ class ToolDispatch:
         tool_context: ToolContext,
     ) -> "_ToolCall":
         spec, limits = tool.spec, context.limits
-        asked = json.dumps([spec.name, args], sort_keys=True, default=str)
+        request = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.display, dict(args), text_chars=MAX_TEXT_CHARS)
-        shown = await self._redaction.call(redact, len(asked))
+        displayed = await self._redaction.call(redact, len(request))
         # Some endpoints encode thousands of characters of state in an ID.
-        about: dict[str, Any] = {} if shown is None else {"args": shown}
+        about: dict[str, Any] = {} if displayed is None else {"args": displayed}
         if call_id is not None:
             about["tool_call_id"] = call_id[:MAX_CODE_CHARS]
         # Tenants may use the same run IDs.
-        named = json.dumps([context.run.tenant, context.run.run_id, key.text])
-        call_key = hashlib.sha256(named.encode()).hexdigest()[:HASH_CHARS]
+        identity = json.dumps([context.run.tenant, context.run.run_id, key.text])
+        call_key = hashlib.sha256(identity.encode()).hexdigest()[:HASH_CHARS]
         return _ToolCall(
             key=key,
             kind="tool",
             name=spec.name,
-            request_hash=hashlib.sha256(asked.encode()).hexdigest()[:HASH_CHARS],
+            request_hash=hashlib.sha256(request.encode()).hexdigest()[:HASH_CHARS],
             per_attempt={Dimension.TOOL_CALLS: 1},
             external=spec.external or not spec.idempotent,  # no crash may repeat it
             repeatable=spec.idempotent,
@@ -327,8 +327,8 @@ class _ToolCall(Call):
         context, tool, call_key = self.context, self.tool, self.key.text
         sink = None if self.keeper is None else self.keeper.sink_of(call_key)
         try:
-            given = context if sink is None else replace(context, artifacts=sink)
-            result = await contained(self._result(given))
+            call_context = context if sink is None else replace(context, artifacts=sink)
+            result = await contained(self._result(call_context))
             await self.pause()
         except (ArtifactTooLargeError, ValueTooLargeError) as refusal:
             raise AttemptError(str(refusal), error_class=TOO_LARGE, retryable=False) from refusal
@@ -338,22 +338,24 @@ class _ToolCall(Call):
             cause = error.__cause__ if isinstance(error, ForeignError) else None
             if isinstance(cause, Stop):
                 self.check_stop()  # the run's own stop may have reached the tool
-            shown = self.logged_with(cause or error)
-            log.warning("tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=shown)
+            logged = self.logged_with(cause or error)
+            log.warning("tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=logged)
             name = class_name(cause or error)
-            said = f"The tool broke: {message_of_error(error)}"
-            told = f"The tool broke ({name})."
+            message = f"The tool broke: {message_of_error(error)}"
+            model_message = f"The tool broke ({name})."
             raise AttemptError(
-                said, error_class=name, retryable=False, model_message=told
+                message, error_class=name, retryable=False, model_message=model_message
             ) from None
         if is_failure(result):
             # The error may quote arguments or data, and it appears in traces and events.
-            said, code = result["error"], result.get("code")
-            said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-            said = redact_text(said, max_chars=MAX_ERROR_CHARS)
+            message, code = result["error"], result.get("code")
+            message = (
+                message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+            )
+            message = redact_text(message, max_chars=MAX_ERROR_CHARS)
             code = redact_text(str(code or "error"), max_chars=MAX_CODE_CHARS)
             raise AttemptError(
-                said,
+                message,
                 error_class=code,
                 retryable=code in tool.spec.retried,
                 retry_after_seconds=_seconds(result.get("retry_after_seconds")),
@@ -363,9 +365,9 @@ class _ToolCall(Call):
         return Reply(with_references(result, sink.saved, context.run_id))
 
     async def _result(self, context: ToolContext) -> ToolResult:
-        own = nullcontext if getattr(self.tool, "records_code", False) else context.executing
+        guard = nullcontext if getattr(self.tool, "records_code", False) else context.executing
         try:
-            with own():
+            with guard():
                 result = await self.tool.run(self.args, context)
         except ToolRefusedError as refusal:
             result = refusal.result()
@@ -381,9 +383,9 @@ class _ToolCall(Call):
         )
 
 
-def _seconds(asked: object) -> float | None:
+def _seconds(value: object) -> float | None:
     """Return the delay that a tool requests, in seconds; None if it is not a number."""
     try:
-        return float(asked) if isinstance(asked, int | float) else None
+        return float(value) if isinstance(value, int | float) else None
     except OverflowError:
         return math.inf

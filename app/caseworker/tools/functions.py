@@ -25,7 +25,7 @@ validation, because grammars expand repetitions."""
 RESULT_PLACE = r"\$\{result\.[12]\}"
 """Pattern of the placeholder for the result of an earlier action in a plan."""
 
-_KEPT = frozenset({"type", "enum", "const", "description", "minimum", "maximum"})
+_COPIED_FIELDS = frozenset({"type", "enum", "const", "description", "minimum", "maximum"})
 _FORMATS = frozenset({"date", "time", "date-time", "uuid"})
 _ANCHORED = re.compile(r"\^(?!.*\(\?).*\$", re.DOTALL)
 """A pattern that is anchored at both ends and has no lookaround or other special group."""
@@ -50,36 +50,38 @@ class PlannerFunction:
     """Templates that build the tool's arguments from the function's; see
     ``ToolFunction.places``."""
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Convert the function's arguments to the tool's arguments.
 
         Null means that an optional argument is omitted, unless its schema allows null.
         """
-        known = self.parameters.get("properties", {})
+        properties = self.parameters.get("properties", {})
         required = self.parameters.get("required", ())
-        kept = {
+        accepted = {
             name: value
-            for name, value in given.items()
-            if value is not None or name in required or _takes_null(known.get(name, {}))
+            for name, value in values.items()
+            if value is not None or name in required or _takes_null(properties.get(name, {}))
         }
-        placed = {name: _placed(value, kept) for name, value in self.places.items()}
+        placed = {name: _placed(value, accepted) for name, value in self.places.items()}
         moved = {name for text in texts_in(self.places) for name in _PLACE.findall(text)}
         moved -= self.places.keys()
-        return {**self.fixed, **{n: v for n, v in kept.items() if n not in moved}, **placed}
+        return {**self.fixed, **{n: v for n, v in accepted.items() if n not in moved}, **placed}
 
-    def signature(self, known: Iterable[str] = ()) -> str:
+    def signature(self, described_names: Iterable[str] = ()) -> str:
         """Return one line such as ``calendar.add(date, amount: int, unit?: days|weeks) - …``.
 
-        The types of the arguments in ``known`` are omitted, because an earlier line already shows
-        them.
+        The types of the arguments in ``described_names`` are omitted, because an earlier line
+        already shows them.
         """
         required = self.parameters.get("required", ())
-        shown = (
-            f"{name}{'' if name in required else '?'}{'' if name in known else _type(schema)}"
+        parameters_ = (
+            name
+            + ("" if name in required else "?")
+            + ("" if name in described_names else _type(schema))
             for name, schema in self.parameters.get("properties", {}).items()
         )
         described = f" - {self.description}" if self.description else ""
-        return f"{self.name}({', '.join(shown)}){described}"
+        return f"{self.name}({', '.join(parameters_)}){described}"
 
 
 def functions_of(spec: ToolSpec) -> tuple[PlannerFunction, ...]:
@@ -95,12 +97,12 @@ def signatures(functions: Iterable[PlannerFunction]) -> str:
     If several functions take the same argument, its type is shown only the first time.
     """
     lines: list[str] = []
-    shown: set[tuple[str, str]] = set()
+    described: set[tuple[str, str]] = set()
     for function in functions:
         properties = function.parameters.get("properties", {})
         types = {(name, _type(one)) for name, one in properties.items()}
-        lines.append(function.signature({name for name, _ in types & shown}))
-        shown |= types
+        lines.append(function.signature({name for name, _ in types & described}))
+        described |= types
     return "\n".join(lines)
 
 
@@ -109,20 +111,20 @@ def closed(schema: Schema) -> dict[str, Any]:
     if isinstance(schema, bool):
         return {}
     kind = schema.get("type")
-    found = {name: schema[name] for name in sorted(_KEPT & schema.keys())}
+    closed_ = {name: schema[name] for name in sorted(_COPIED_FIELDS & schema.keys())}
     if schema.get("format") in _FORMATS:
-        found["format"] = schema["format"]
+        closed_["format"] = schema["format"]
     if _ANCHORED.fullmatch(str(schema.get("pattern", ""))):
-        found["pattern"] = schema["pattern"]
+        closed_["pattern"] = schema["pattern"]
     if choices := schema.get("anyOf") or schema.get("oneOf"):
-        found["anyOf"] = [closed(each) for each in choices]
+        closed_["anyOf"] = [closed(each) for each in choices]
     if kind == "array":
         bounds = {"minItems", "maxItems"} & schema.keys()
-        found |= {name: schema[name] for name in sorted(bounds) if schema[name] <= MAX_ITEMS}
-        found["items"] = closed(schema.get("items") or {"type": "string"})
+        closed_ |= {name: schema[name] for name in sorted(bounds) if schema[name] <= MAX_ITEMS}
+        closed_["items"] = closed(schema.get("items") or {"type": "string"})
     if kind == "object" and schema.get("additionalProperties") is False:
-        found |= _closed_object(schema)
-    return found
+        closed_ |= _closed_object(schema)
+    return closed_
 
 
 def _closed_object(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,8 +141,8 @@ def _closed_object(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nullable(schema: Schema) -> dict[str, Any]:
-    found = closed(schema)
-    return found if _takes_null(found) else {"anyOf": [found, _NULL]}
+    closed_ = closed(schema)
+    return closed_ if _takes_null(closed_) else {"anyOf": [closed_, _NULL]}
 
 
 def _takes_null(schema: Schema) -> bool:
@@ -153,7 +155,7 @@ def _takes_null(schema: Schema) -> bool:
 
 def _function(spec: ToolSpec, use: ToolFunction) -> PlannerFunction:
     """Build a function with the arguments that it takes from the tool or declares itself."""
-    known = {**spec.parameters.get("properties", {}), **use.schemas}
+    schemas = {**spec.parameters.get("properties", {}), **use.schemas}
     names = use.takes.split()
     return PlannerFunction(
         name=use.name,
@@ -163,7 +165,7 @@ def _function(spec: ToolSpec, use: ToolFunction) -> PlannerFunction:
             "type": "object",
             "additionalProperties": False,
             "required": [name for name in names if not name.endswith("?")],
-            "properties": {name: known[name] for name in (each.rstrip("?") for each in names)},
+            "properties": {name: schemas[name] for name in (each.rstrip("?") for each in names)},
         },
         fixed=use.fixed,
         places=use.places,
@@ -177,21 +179,21 @@ def _first_sentence(spec: ToolSpec) -> str:
 
 def _type(schema: Schema) -> str:
     """Return the type suffix of an argument in a signature; empty for text."""
-    shown = _shown(schema)
-    return "" if shown == "text" else f": {shown}"
+    text = _type_text(schema)
+    return "" if text == "text" else f": {text}"
 
 
-def _shown(schema: Schema) -> str:
+def _type_text(schema: Schema) -> str:
     if isinstance(schema, bool):
         return "any"
     if "enum" in schema:
         return "|".join(map(str, schema["enum"]))
     if choices := schema.get("anyOf") or schema.get("oneOf"):
-        return "|".join(dict.fromkeys(_shown(each) for each in choices if each != _NULL))
+        return "|".join(dict.fromkeys(_type_text(each) for each in choices if each != _NULL))
     kind = schema.get("type")
     kinds = [each for each in (kind if isinstance(kind, list) else [kind]) if each != "null"]
     if kinds == ["array"]:
-        return f"[{_shown(schema.get('items') or {})}]"
+        return f"[{_type_text(schema.get('items') or {})}]"
     if kinds == ["object"]:
         inner = schema.get("properties", {}).items()
         return "{" + ", ".join(f"{name}{_type(one)}" for name, one in inner) + "}"
@@ -213,7 +215,7 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(inner)
 
 
-def _placed(value: Any, given: Mapping[str, Any]) -> Any:
+def _placed(value: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(value, str) and (place := _PLACE.fullmatch(value)):
-        return given.get(place[1])
-    return [_placed(each, given) for each in value] if isinstance(value, list) else value
+        return values.get(place[1])
+    return [_placed(each, values) for each in value] if isinstance(value, list) else value

@@ -209,8 +209,8 @@ class HttpOperation:
             raise ValueError("url: placeholders are {name}, in the path or the query only")
         for name in PLACEHOLDER.findall(self.url):
             if name not in filled:
-                known = ", ".join(required) or "none"
-                raise ValueError(f"url: {{{name}}} is no required argument; those are: {known}")
+                names_ = ", ".join(required) or "none"
+                raise ValueError(f"url: {{{name}}} is no required argument; those are: {names_}")
 
     def request(self, args: Mapping[str, Any]) -> tuple[str, dict[str, str], bytes]:
         """Return URL, headers and body for arguments; the body is empty if there is none.
@@ -309,14 +309,17 @@ def _joined(
         ToolRefusedError: a key of an object is the name of another argument.
     """
     owners, pairs = dict(owners), list[tuple[str, Content]]()
-    for own, argument_pairs in written:
+    for argument, argument_pairs in written:
         for encoded, value in argument_pairs:
             name = decoded(encoded)
-            whole = own if name.startswith(f"{own}[") else name.partition("[")[0]
-            is_free = owners.setdefault(name, own) == own and owners.get(whole, own) == own
-            if name != own and not is_free:
+            base = argument if name.startswith(f"{argument}[") else name.partition("[")[0]
+            is_free = (
+                owners.setdefault(name, argument) == argument
+                and owners.get(base, argument) == argument
+            )
+            if name != argument and not is_free:
                 raise ToolRefusedError(
-                    f"{own}: {name!r} is another argument, or fixed or read-only."
+                    f"{argument}: {name!r} is another argument, or fixed or read-only."
                 )
             pairs.append((encoded, value))
     return pairs

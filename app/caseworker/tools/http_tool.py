@@ -89,24 +89,24 @@ class HttpTool:
         secrets = list(self._headers.values())
         self._mask = SecretMask(secrets)
         self._mask_of_types = SecretMask([*secrets, *map(str.lower, secrets)])
-        named = settings.signing_secret_env
-        self._secrets = [] if named is None else [environ[named].strip()]
+        secret_name = settings.signing_secret_env
+        self._secrets = [] if secret_name is None else [environ[secret_name].strip()]
         try:
             self._signature("", b"")
         except Exception:
-            raise ValueError(f"{named} must be a secret in base64, after whsec_") from None
+            raise ValueError(f"{secret_name} must be a secret in base64, after whsec_") from None
         self._client = resources.shared(http_client)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Send the request and return the JSON object, ``value`` or ``text`` of the response."""
-        url, given, body = self._operation.request(args)
+        url, request, body = self._operation.request(args)
         key, span = context.call_key or uuid.uuid4().hex, current_traceparent()
         headers = {
             "accept": "application/json, */*;q=0.5",
             "accept-encoding": "identity",
             "idempotency-key": key,
             **({} if span is None else {HEADER: span}),
-            **given,
+            **request,
             **self._signature(key, body),
             **self._headers,
         }
@@ -146,8 +146,8 @@ class HttpTool:
         if response.is_redirect:
             return failure(f"The server answered {status}. Redirects are not followed.", "redirect")
         if not response.is_success:
-            said = _storable(self._mask.excerpt(text, _EXCERPT_CHARS))
-            message = f"The server answered {status}: {said}".rstrip(": ")
+            excerpt = _storable(self._mask.excerpt(text, _EXCERPT_CHARS))
+            message = f"The server answered {status}: {excerpt}".rstrip(": ")
             after = seconds_asked(response.headers.get("retry-after", ""))
             code = UNAVAILABLE if status in _TRANSIENT else "http_error"
             return failure(message, code, retry_after_seconds=after)

@@ -177,12 +177,12 @@ def decoded(content: bytes | bytearray, header: str) -> str:
     for codec in codecs_of_names:
         with suppress(UnicodeError, LookupError):
             return content.decode(codec)
-    named = next((each for each in codecs_of_names if each != "utf-8"), None)
+    declared = next((each for each in codecs_of_names if each != "utf-8"), None)
     detected = json.detect_encoding(start)
     with suppress(UnicodeError):
         return content.decode(detected)
-    if named is not None:
-        return content.decode(named, errors="replace")
+    if declared is not None:
+        return content.decode(declared, errors="replace")
     if unknown:
         raise UnknownCharsetError(unknown)
     text = content.decode(detected, errors="replace")

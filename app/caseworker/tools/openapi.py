@@ -156,12 +156,12 @@ def _path_item(references: References, item: Object, pending: frozenset[str]) ->
     return {**target, **item, "parameters": parameters}
 
 
-def _name(parameter: Parameter, taken: Collection[str]) -> str:
+def _name(parameter: Parameter, used_names: Collection[str]) -> str:
     """Return a unique name for an argument."""
-    wanted = _UNSAFE.sub("_", parameter.name or "body")[:_ARGUMENT_CHARS]
-    names = (wanted, f"{wanted}_{parameter.place}")
-    more = (f"{wanted[:-3]}_{number}" for number in range(2, len(taken) + 3))
-    return next(each for each in (*names, *more) if each not in taken)
+    base = _UNSAFE.sub("_", parameter.name or "body")[:_ARGUMENT_CHARS]
+    names = (base, f"{base}_{parameter.place}")
+    more = (f"{base[:-3]}_{number}" for number in range(2, len(used_names) + 3))
+    return next(each for each in (*names, *more) if each not in used_names)
 
 
 def _server(document: Object, item: Object, operation: Object, *, has_headers: bool) -> str:
@@ -242,7 +242,7 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
         scalar, described = {}, f"As {kind}." if is_text(kind) else _FILE
         text = {"type": "string", "description": described}
         if schema.get("type") in _SCALARS:
-            scalar = {"type": schema["type"], **_whole(references, media, parts)}
+            scalar = {"type": schema["type"], **_body_schema(references, media, parts)}
         raw = Body(media_type=kind, is_required=is_required)
         return raw, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
     is_first = str(references.document["openapi"]).startswith("3.0")
@@ -283,11 +283,11 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
     )
     if arguments and is_plain and not schema.keys() & _COMPOSED:
         return form, arguments
-    argument_schema = {**_whole(references, media, parts), **about}
+    argument_schema = {**_body_schema(references, media, parts), **about}
     return form, [(Parameter(place="body"), argument_schema, is_required)]
 
 
-def _whole(references: References, media: Object, parts: Chain) -> Object:
+def _body_schema(references: References, media: Object, parts: Chain) -> Object:
     """Return the schema of a whole body."""
     if len(parts) == 1:
         return _object(references.schema(*parts[0]))

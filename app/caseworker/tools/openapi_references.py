@@ -217,10 +217,10 @@ class References:
         key = id(target), read_only - self._read_only_names(target, inner)
         if key not in self._names:
             last = unquote(reference).rpartition("/")[2].rpartition("#")[2]
-            wanted = _UNSAFE.sub("_", last) or "schema"
-            name, number = wanted, 2
+            stem = _UNSAFE.sub("_", last) or "schema"
+            name, number = stem, 2
             while name in self._referred:
-                name, number = f"{wanted}_{number}", number + 1
+                name, number = f"{stem}_{number}", number + 1
             self._names[key], self._referred[name] = name, (target, inner, key[1])
         return f"#/$defs/{self._names[key]}"
 

@@ -17,21 +17,21 @@ class ToolResources:
     def __init__(self, settings: Any) -> None:
         """Share resources configured by ``settings``, the section ``tools`` of the settings."""
         self.settings = settings
-        self._made: dict[Callable[[ToolResources], Any], Any] = {}
-        self._held = AsyncExitStack()
+        self._shared: dict[Callable[[ToolResources], Any], Any] = {}
+        self._exits = AsyncExitStack()
 
     def shared(self, make: Callable[["ToolResources"], Shared]) -> Shared:
         """Return ``make(self)``; all tools that pass the same ``make`` share one object.
 
         If the object has an async method ``aclose``, it is called when the process stops.
         """
-        if make not in self._made:
-            made = self._made[make] = make(self)
-            close = getattr(made, "aclose", None)
+        if make not in self._shared:
+            resource = self._shared[make] = make(self)
+            close = getattr(resource, "aclose", None)
             if inspect.iscoroutinefunction(close):
-                self._held.push_async_callback(close)
-        return cast("Shared", self._made[make])
+                self._exits.push_async_callback(close)
+        return cast("Shared", self._shared[make])
 
     async def aclose(self) -> None:
         """Close the shared objects in reverse order of creation."""
-        await self._held.aclose()
+        await self._exits.aclose()

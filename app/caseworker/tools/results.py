@@ -120,7 +120,7 @@ class _Conversion:
     """The conversion of one result."""
 
     def __init__(self, max_bytes: int, max_depth: int) -> None:
-        self._max_bytes = self._left = max_bytes
+        self._max_bytes = self._bytes_left = max_bytes
         self._max_depth = max_depth
 
     def convert(self, value: Any, depth: int) -> Any:
@@ -143,8 +143,8 @@ class _Conversion:
         if depth > self._max_depth:
             raise _too_deep(self._max_depth)
         if kind in (dict, list):
-            left, levels = self._left, self._max_depth - depth + 1
-            if (size := _plain_size(value, left, levels)) is not None:
+            bytes_left, levels = self._bytes_left, self._max_depth - depth + 1
+            if (size := _plain_size(value, bytes_left, levels)) is not None:
                 self._take(size)
                 return to_jsonable_python(value)
         for sort in _ITEMS:
@@ -154,9 +154,9 @@ class _Conversion:
         if issubclass(kind, Mapping):
             return self._object(value.items(), depth)
         if issubclass(kind, _ITERABLE):
-            most = self._left // 2
-            read = list(islice(value, most + 1))
-            if len(read) > most:  # it may be endless
+            max_items = self._bytes_left // 2
+            read = list(islice(value, max_items + 1))
+            if len(read) > max_items:  # it may be endless
                 raise _too_large(self._max_bytes)
             return self.convert(read, depth)
         if is_dataclass(kind):
@@ -170,22 +170,22 @@ class _Conversion:
         self._take(len(text))
         if _is_storable(text):
             return text
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return whole.replace("\0", "\ufffd")
+        repaired = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return repaired.replace("\0", "\ufffd")
 
     def _list(self, items: Iterable[Any], depth: int) -> list[Any]:
         return [self.convert(each, depth + 1) for each in items]
 
     def _object(self, items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for key, each in items:
             name = self._name(key)
-            if name in found:
+            if name in members:
                 raise UnfitResultError(
                     "The tool returned an object with two keys that are equal as text: rename one."
                 )
-            found[name] = self.convert(each, depth + 1)
-        return found
+            members[name] = self.convert(each, depth + 1)
+        return members
 
     def _name(self, key: Any) -> str:
         if not issubclass(type(key), str) or issubclass(type(key), Enum):
@@ -198,14 +198,14 @@ class _Conversion:
     def _of_pydantic(self, value: Any, depth: int) -> Any:
         if _holds_iterator(value):  # it may be endless
             raise UnfitResultError("The tool returned a model with an iterator: use a list.")
-        found = _jsonable(value)
-        if type(found) in _PLAIN:
-            return self.convert(found, depth)
+        plain = _jsonable(value)
+        if type(plain) in _PLAIN:
+            return self.convert(plain, depth)
         raise _unfit(value)
 
     def _take(self, size: int) -> None:
-        self._left -= size
-        if self._left < 0:
+        self._bytes_left -= size
+        if self._bytes_left < 0:
             raise _too_large(self._max_bytes)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import MAXYEAR, MINYEAR
 from typing import Any
 
-from caseworker.tools.arguments import CheckedTool, choice, object_of, text, whole
+from caseworker.tools.arguments import CheckedTool, choice, integer, object_of, text
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
 from caseworker_cases.tools.crosschecks import dates
 from caseworker_cases.tools.dates.calculation import UNITS, WEEKDAYS
@@ -26,7 +26,7 @@ _DATE = text(
     "3 pm', today, tomorrow, yesterday or, as a time, now",
 )
 
-_AMOUNT = {"amount": whole(0, MAX_AMOUNT), "unit": choice(UNITS)}
+_AMOUNT = {"amount": integer(0, MAX_AMOUNT), "unit": choice(UNITS)}
 _DISTANCE = {"unit": choice(("days", "weeks", "months", "years"))}
 
 
@@ -86,16 +86,16 @@ class Calendar(CheckedTool):
             operation=choice(OPERATIONS),
             date=_DATE,
             end_date=_DATE,
-            amount=whole(-MAX_AMOUNT, MAX_AMOUNT),
+            amount=integer(-MAX_AMOUNT, MAX_AMOUNT),
             unit=choice([*UNITS, *CLOCK_UNITS]),
-            year=whole(MINYEAR, MAXYEAR),
-            month=whole(1, 12),
+            year=integer(MINYEAR, MAXYEAR),
+            month=integer(1, 12),
             weekday=choice(WEEKDAYS),
             nth={"type": "integer", "enum": [1, 2, 3, 4, 5, -1], "description": "-1 is last"},
             timezone=text(
                 MAX_LENGTH,
                 "IANA name of the zone in which today begins and times are read",
-                least=0,
+                min_chars=0,
             ),
             to_timezone=text(
                 MAX_LENGTH, "IANA name of the zone to convert to, or of end_date in elapsed"

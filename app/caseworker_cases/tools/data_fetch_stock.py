@@ -6,7 +6,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, Final
 
-from caseworker.tools.arguments import choice, day, items, object_of, whole
+from caseworker.tools.arguments import choice, day, integer, items, object_of
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSpec
 from caseworker_cases.stocks.price_tool import END, START, SYMBOL, PriceTool, fetched, symbol_of
 from caseworker_cases.stocks.prices import DailyPrice, PriceSeries
@@ -50,7 +50,7 @@ _SPEC = ToolSpec(
             **items(choice(FIELDS), 1, len(FIELDS), f"Default: {' and '.join(DEFAULT_FIELDS)}"),
             "uniqueItems": True,
         },
-        max_points=whole(1, MAX_ROWS, f"How many rows to return at most; default {DEFAULT_ROWS}"),
+        max_points=integer(1, MAX_ROWS, f"How many rows to return at most; default {DEFAULT_ROWS}"),
     ),
     functions=(
         ToolFunction(

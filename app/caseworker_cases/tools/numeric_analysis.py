@@ -6,7 +6,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from statistics import StatisticsError
 from typing import Any
 
-from caseworker.tools.arguments import choice, day, items, object_of, whole
+from caseworker.tools.arguments import choice, day, integer, items, object_of
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
 from caseworker_cases.stocks.price_tool import (
     END,
@@ -170,11 +170,13 @@ _SPEC = ToolSpec(
         values=items(_VALUE, 1, MAX_VALUES, "Your own numbers, instead of a symbol"),
         other_values=items(_VALUE, 1, MAX_VALUES, "The second series, for correlation alone"),
         dates=items(day(), 0, MAX_VALUES, "The date of each of the values, ascending, YYYY-MM-DD"),
-        window=whole(1, MAX_WINDOW, f"Observations in a moving average; default {DEFAULT_WINDOW}"),
-        periods_per_year=whole(
+        window=integer(
+            1, MAX_WINDOW, f"Observations in a moving average; default {DEFAULT_WINDOW}"
+        ),
+        periods_per_year=integer(
             1, 366, "Observations in a year, for annualising; default 252 trading days"
         ),
-        decimals=whole(0, 10, "Round the results to so many decimals"),
+        decimals=integer(0, 10, "Round the results to so many decimals"),
     ),
     functions=(
         ToolFunction(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
-from caseworker.tools.arguments import choice, items, object_of, text, whole
+from caseworker.tools.arguments import choice, integer, items, object_of, text
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, stem_of
 from caseworker.tools.ports import ToolContext, ToolFunction, ToolRefusedError, ToolResult, ToolSpec
 from caseworker.tools.resources import ToolResources
@@ -59,11 +59,11 @@ _SPEC = ToolSpec(
         end=END,
         price=PRICE,
         title=text(
-            MAX_TITLE_CHARS, "Plain text; without it the picture names what it shows", least=0
+            MAX_TITLE_CHARS, "Plain text; without it the picture names what it shows", min_chars=0
         ),
         format=choice(Format, "Default png"),
-        width=whole(MIN_WIDTH, MAX_WIDTH, f"In pixels, default {DEFAULT_WIDTH}"),
-        height=whole(MIN_HEIGHT, MAX_HEIGHT, f"In pixels, default {DEFAULT_HEIGHT}"),
+        width=integer(MIN_WIDTH, MAX_WIDTH, f"In pixels, default {DEFAULT_WIDTH}"),
+        height=integer(MIN_HEIGHT, MAX_HEIGHT, f"In pixels, default {DEFAULT_HEIGHT}"),
     ),
     functions=(ToolFunction(name="plotter.draw", takes="kind symbols start end"),),
     timeout_seconds=30.0,

@@ -295,14 +295,14 @@ class _Reading:
         names = self._table.references
         waiting: list[tuple[Any, Any, Mapping[str, Any]]]
         waiting = [(place[1] if place is not None else "", value, holder)]
-        for name, each, holder in waiting:
+        for name, each, parent in waiting:
             if isinstance(each, list):
-                waiting += ((name, one, holder) for one in each)
+                waiting += ((name, one, parent) for one in each)
             elif isinstance(each, dict):
                 waiting += ((inner, each[inner], each) for inner in each)
             elif each is not None and name in names:
                 at = f"{_path_text(place)}.**.{name}"
-                yield Part(use=Use.REFERENCE, place=at, value=each, holder=holder)
+                yield Part(use=Use.REFERENCE, place=at, value=each, holder=parent)
 
 
 _FREE: Final = Fields(Use.FREE, "")

@@ -60,8 +60,8 @@ def _merged(schema: Schema, root: Schema, depth: int) -> tuple[dict[str, Any], s
     properties = dict(_map(schema.get("properties")))
     required = {name for name in _list(schema.get("required")) if isinstance(name, str)}
     for name, combined in _COMBINED.items() if depth <= _MOST_DEEPLY else ():
-        value = schema.get(name)
-        schemas = [_resolved(value, root)] if name == "$ref" else _list(value)[:_MOST_ALTERNATIVES]
+        entry = schema.get(name)
+        schemas = [_resolved(entry, root)] if name == "$ref" else _list(entry)[:_MOST_ALTERNATIVES]
         parts = [_merged(each, root, depth + 1) for each in schemas if isinstance(each, Mapping)]
         for offered, _ in parts:
             for key, value in offered.items():

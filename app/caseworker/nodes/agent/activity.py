@@ -26,7 +26,7 @@ from caseworker.engine.events import (
 )
 from caseworker.models.gateway import Completion
 from caseworker.models.ports import Delta, ToolCall
-from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS, TEXT_OF, shown
+from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS, TEXT_OF, marked
 from caseworker.nodes.templates import compact
 from caseworker.tools.ports import ToolResult, is_failure
 
@@ -53,14 +53,14 @@ class TurnActivity:
 
     def start(self, *, last_answer: bool = False) -> None:
         """Emit the start of the turn, or of the final answer that follows all turns."""
-        self._once(TURN_START, {"last_answer": True} if last_answer else {})
+        self._emit_once(TURN_START, {"last_answer": True} if last_answer else {})
 
     def stream(self) -> "_Stream":
         """Start a streamed answer and return a receiver for its chunks."""
         self._stream = _Stream(self._emit)
         return self._stream
 
-    def shown(self) -> str:
+    def streamed_text(self) -> str:
         """Flush the pending chunks of an interrupted answer and return its text so far.
 
         The text is empty if another process resumes the answer.
@@ -100,12 +100,12 @@ class TurnActivity:
         if called["name"] != call.name:
             called["function"] = call.name
         if self._answer_of is None or len(call.arguments) < LEAST_CHARS:
-            called["arguments"] = shown(call.arguments)
-            self._once(TOOL_CALL_START, {"tool_call": called}, index)
+            called["arguments"] = marked(call.arguments)
+            self._emit_once(TOOL_CALL_START, {"tool_call": called}, index)
         else:
             called["index"] = index
             about = {"tool_call": called, TEXT_OF: self._answer_of}
-            self._once(TOOL_CALL_START, about, index)
+            self._emit_once(TOOL_CALL_START, about, index)
 
     def tool_ended(
         self, index: int, call: ToolCall, result: ToolResult, stored_as: str | None = None
@@ -113,28 +113,28 @@ class TurnActivity:
         """Emit the end of a tool call; ``stored_as`` is the journal key of its result, if any."""
         about = {"tool_call_id": call.id, "name": self._tool_of(call.name)}
         if is_failure(result):
-            about["error"] = shown(str(result["error"]))
+            about["error"] = marked(str(result["error"]))
             stored_as = None
         text = compact(result)
         if stored_as is not None and LEAST_CHARS <= len(text) <= MAX_SHOWN_CHARS:
             about[TEXT_OF] = stored_as
         else:
-            about["result"] = shown(text)
-        self._once(TOOL_CALL_END, about, index)
+            about["result"] = marked(text)
+        self._emit_once(TOOL_CALL_END, about, index)
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
         """Emit an event of type ``kind``, unless this turn already has one of this type."""
-        self._once(kind, data)
+        self._emit_once(kind, data)
 
     def failed(self, error_class: str, message: str) -> None:
         """Emit the error that ended the turn."""
-        self._once(AGENT_ERROR, {"error_class": error_class, "message": message})
+        self._emit_once(AGENT_ERROR, {"error_class": error_class, "message": message})
 
     def end(self) -> None:
         """Emit the end of the turn, after the pending chunks of an interrupted answer."""
         if self._stream is not None:
             self._stream.close()
-        self._once(TURN_END, {})
+        self._emit_once(TURN_END, {})
 
     def stopping(self) -> AbstractContextManager[Callable[[Stop], None]]:
         """Return the context of calls that run concurrently; see :meth:`Activity.stopping`."""
@@ -145,7 +145,7 @@ class TurnActivity:
         """Whether another process resumes the interrupted turn, so that the turn has not ended."""
         return isinstance(self._context.token.stop, HandOver)
 
-    def _once(self, kind: str, data: Mapping[str, Any], *which: object) -> None:
+    def _emit_once(self, kind: str, data: Mapping[str, Any], *which: object) -> None:
         self._emit(kind, data, "|".join(map(str, (kind, self._number, *which))))
 
     def _emit(
@@ -176,7 +176,7 @@ class _Stream:
     def __init__(self, emit: Any) -> None:
         self._emit = emit
         self._attempt = 0
-        self._shown: dict[str, list[str]] = {"thinking": [], "content": []}
+        self._sent: dict[str, list[str]] = {"thinking": [], "content": []}
         self._offsets = {"thinking": 0, "content": 0}
         self._outdated: set[str] = set()
         """Kinds shown in an earlier attempt but not yet in the current one."""
@@ -190,9 +190,9 @@ class _Stream:
         """Buffer a chunk; a new attempt restarts the answer."""
         if attempt != self._attempt:
             self._attempt = attempt
-            self._outdated |= {kind for kind, parts in self._shown.items() if parts}
+            self._outdated |= {kind for kind, parts in self._sent.items() if parts}
             self._waiting, self._waiting_chars = [], 0
-            self._shown = {"thinking": [], "content": []}
+            self._sent = {"thinking": [], "content": []}
             self._offsets = {"thinking": 0, "content": 0}
         if delta.kind != self._kind:
             self._flush()
@@ -212,7 +212,7 @@ class _Stream:
             self._emit(_KINDS[kind], {"offset": 0, "content": ""})
         if self._timer is not None:
             self._timer.cancel()
-        return {kind: "".join(parts) for kind, parts in self._shown.items()}
+        return {kind: "".join(parts) for kind, parts in self._sent.items()}
 
     def _flush(self) -> None:
         if self._timer is not None:
@@ -223,7 +223,7 @@ class _Stream:
         text, kind = "".join(self._waiting), self._kind
         self._waiting, self._waiting_chars = [], 0
         self._quiet_until = asyncio.get_running_loop().time() + MERGE_SECONDS
-        self._shown[kind].append(text)
+        self._sent[kind].append(text)
         self._outdated.discard(kind)
         for start in range(0, len(text), CHUNK_CHARS):
             part = text[start : start + CHUNK_CHARS]

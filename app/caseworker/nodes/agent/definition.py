@@ -116,15 +116,15 @@ class LimitsSpec(StepData):
     budget: Budget | None = None
 
     @property
-    def whole(self) -> Budget:
+    def total_budget(self) -> Budget:
         """All limits except ``max_turns`` as one budget, including the time limit.
 
         ``max_turns`` counts only the agent's own turns. A turn limit in the budget also counts the
         turns of the agents that it calls.
         """
         seconds = None if self.timeout_ms is None else self.timeout_ms / 1000
-        own = self.budget or UNLIMITED
-        return own if seconds is None else own.merged_with(Budget(max_seconds=seconds))
+        limits = self.budget or UNLIMITED
+        return limits if seconds is None else limits.merged_with(Budget(max_seconds=seconds))
 
 
 class AgentReference(StepData):
@@ -169,8 +169,8 @@ class ToolUse(StepData):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "ToolUse":
-        given = [name for name in ("tool", "toolset", "agent", "mcp") if getattr(self, name)]
-        if len(given) != 1:
+        choices = [name for name in ("tool", "toolset", "agent", "mcp") if getattr(self, name)]
+        if len(choices) != 1:
             raise refusal("Set exactly one of tool, toolset, agent and mcp.")
         if self.allow is not None and self.mcp is None:
             raise refusal("allow is only permitted together with mcp.")
@@ -282,28 +282,28 @@ class AgentDefinition(StepData):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _holds_together(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+    def _holds_together(cls, data: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
         """Validate the fields, then the references between them, even if fields are invalid."""
-        found: list[_Fault] = []
+        faults: list[_Fault] = []
         try:
-            whole = read(given)
+            agent = read(data)
         except ValidationError as error:
             wrong = error.errors(include_url=False)
             fields = {one["loc"][0] for one in wrong if one["loc"]}
-            if not isinstance(given, Mapping) or "inputs" in fields:
+            if not isinstance(data, Mapping) or "inputs" in fields:
                 raise
-            found = [(one["loc"], message_of(one)) for one in wrong[:MAX_REPORTED]]
-            kept = {name: value for name, value in given.items() if name not in fields}
-            whole = read({"name": "unreadable", "prompt": {}, **kept})
-        found += [*whole._unknown_variables(), *whole._unfit_defaults(), *whole._repeated_tools()]
-        if whole.code is not None:
-            found += whole._without_effect()
-        if whole.depth > MAX_DEPTH:
+            faults = [(one["loc"], message_of(one)) for one in wrong[:MAX_REPORTED]]
+            readable = {name: value for name, value in data.items() if name not in fields}
+            agent = read({"name": "unreadable", "prompt": {}, **readable})
+        faults += [*agent._unknown_variables(), *agent._unfit_defaults(), *agent._repeated_tools()]
+        if agent.code is not None:
+            faults += agent._without_effect()
+        if agent.depth > MAX_DEPTH:
             message = f"At most {MAX_DEPTH} levels of nested agents are allowed."
-            found.append((("tools",), message))
-        if found:
-            raise _refused(found)
-        return whole
+            faults.append((("tools",), message))
+        if faults:
+            raise _refused(faults)
+        return agent
 
     @property
     def depth(self) -> int:
@@ -325,10 +325,10 @@ class AgentDefinition(StepData):
         for place, text in self.prompt.texts():
             unknown = dict.fromkeys(name for name in text.names if name not in self.inputs)
             if unknown:
-                known = listed(self.inputs) or "none"
+                names_ = listed(self.inputs) or "none"
                 names = ", ".join(map(quoted, unknown))
                 message = (
-                    f"The variables {names} are not declared in inputs, which declares: {known}."
+                    f"The variables {names} are not declared in inputs, which declares: {names_}."
                 )
                 yield ("prompt", *place), message
 
@@ -348,7 +348,7 @@ class AgentDefinition(StepData):
                 )
             seen.add(name)
 
-    def values_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def values_of(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values for all prompt variables, from the given inputs and the defaults.
 
         Raises:
@@ -356,12 +356,12 @@ class AgentDefinition(StepData):
         """
         faults = [
             (name, f"The agent has no input {quoted(name)}; leave it out.")
-            for name in given
+            for name in inputs
             if name not in self.inputs
         ]
         values: dict[str, Any] = {}
         for name, spec in self.inputs.items():
-            value = given.get(name)
+            value = inputs.get(name)
             if value is not None and not spec.fits(value):
                 faults.append((name, f"This must be of type {spec.type}."))
             elif value is None and spec.required and not spec.has_default:
@@ -392,9 +392,9 @@ class AgentDefinition(StepData):
 _Fault = tuple[tuple[str | int, ...], str]
 
 
-def _value(spec: InputSpec, given: Any) -> Any:
-    if given is not None:
-        return given
+def _value(spec: InputSpec, value: Any) -> Any:
+    if value is not None:
+        return value
     return spec.default if spec.has_default else ""
 
 

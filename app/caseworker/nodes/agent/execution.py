@@ -126,12 +126,12 @@ class Agents:
         self,
         task: AgentTask,
         context: FlowContext,
-        begun: Callable[[AgentState], object],
+        on_start: Callable[[AgentState], object],
     ) -> AgentState:
         """Execute an agent in its own budget scope and return its final state.
 
-        ``begun`` is called once at the start with the agent's state, so that the caller can build a
-        result even if the agent fails.
+        ``on_start`` is called once at the start with the agent's state, so that the caller can
+        build a result even if the agent fails.
 
         Raises:
             Exception: the agent failed; the cause is recorded in its state.
@@ -139,7 +139,7 @@ class Agents:
         """
         definition = task.definition
         conversation = task.conversation(context)
-        limits = definition.limits.whole
+        limits = definition.limits.total_budget
         scope = context.scope.child(definition.name, limits)
         if context.run.journal is not None:
             scope.restore(context.run.journal.spent_below(context.path))
@@ -149,7 +149,7 @@ class Agents:
             most_seconds -= scope.usage.time_elapsed_seconds
         context = replace(context, scope=scope)
         state = AgentState(conversation)
-        begun(state)
+        on_start(state)
         context.run.trace.annotate(context.trace_parent, {"agent": definition.name})
         begun_at = time.monotonic()
         try:
@@ -211,14 +211,16 @@ class Agents:
         await context.calls.admit(context.path)  # its function would run again
         if name not in self.code:
             raise LookupError(f"The code agent {name!r} is not installed in this process.")
-        said = [{"role": one.role, "content": one.content} for one in state.conversation.messages]
+        messages = [
+            {"role": one.role, "content": one.content} for one in state.conversation.messages
+        ]
         with context.calls.in_span(context.trace_parent):
             output = await self._run_function(
                 self.code[name],
                 context,
-                said[-1]["content"],
+                messages[-1]["content"],
                 inputs=task.definition.values_of(task.inputs),
-                messages=said,
+                messages=messages,
             )
         state.take(Answer(output, text_of(output), None))
         state.conversation.add(Message(role="assistant", content=state.raw_content))
@@ -242,8 +244,8 @@ class Agents:
         uses, mine = list(uses), self._local_tools
         local = tuple([(use.tool or "", use.requires_approval) for use in uses if use.tool in mine])
         is_local = linked is None and len(local) == len(uses)
-        if is_local and (known := self._local_offers.get(local)) is not None:
-            return known
+        if is_local and (cached := self._local_offers.get(local)) is not None:
+            return cached
 
         async def call(
             agent: LinkedAgent, context: FlowContext, key: str, args: Mapping[str, Any]
@@ -271,19 +273,19 @@ class Agents:
         Raises:
             Stop: the stop also applies to the caller.
         """
-        asked = args.get(INPUT)
-        if not isinstance(asked, str) or not asked.strip():
+        text = args.get(INPUT)
+        if not isinstance(text, str) or not text.strip():
             return failure(
                 f"{INPUT!r} is missing: say what the agent is to do.", "invalid_arguments"
             )
         if depth > MAX_DEPTH:
             return failure(f"At most {MAX_DEPTH} agents may call one another.", "too_deep")
         definition = agent.definition
-        given = {name: value for name, value in args.items() if name in definition.inputs}
+        inputs = {name: value for name, value in args.items() if name in definition.inputs}
         task = AgentTask(
             definition=definition,
-            inputs={**agent.inputs, **given},
-            messages=(Message(role="user", content=asked),),
+            inputs={**agent.inputs, **inputs},
+            messages=(Message(role="user", content=text),),
             linked=agent.linked,
             depth=depth,
         )
@@ -335,7 +337,7 @@ class _Called:
             self._context, path=self._path, trace_parent=node, keep=lambda outputs: None
         )
         try:
-            state = await self._agents.run(self._task, context, self._begun)
+            state = await self._agents.run(self._task, context, self._emit_start)
         except Stop as stop:
             if context.token.stop is not None or not _is_within(stop, context.scope):
                 raise
@@ -346,7 +348,7 @@ class _Called:
             return {"output": state.raw_content, "output_valid": False}
         return {"output": state.output}
 
-    def _begun(self, state: AgentState) -> None:
+    def _emit_start(self, state: AgentState) -> None:
         self._state = state
 
     def _failed(self, message: str, code: str) -> ToolResult:
@@ -395,18 +397,18 @@ def _error_of(ended: BaseException) -> dict[str, str]:
     }
 
 
-def text_of(asked: Any) -> str:
+def text_of(value: Any) -> str:
     """Return an agent's input as message text; JSON values are serialised."""
-    return asked if isinstance(asked, str) else compact(asked)
+    return value if isinstance(value, str) else compact(value)
 
 
 def causes(ended: BaseException) -> Iterator[BaseException]:
     """Yield the leaf exceptions of an exception group, or the exception itself."""
-    left = [ended]
-    while left:
-        ended = left.pop()
+    pending = [ended]
+    while pending:
+        ended = pending.pop()
         if isinstance(ended, BaseExceptionGroup):
-            left += reversed(ended.exceptions)
+            pending += reversed(ended.exceptions)
         else:
             yield ended
 
@@ -416,10 +418,10 @@ def _is_within(stop: Stop, caller: Scope) -> bool:
     return (stop.cause.scope or "").startswith(f"{caller.name}/")
 
 
-def _terminate_reason(ended: BaseException, given: Stop | None) -> str:
+def _terminate_reason(ended: BaseException, stop_: Stop | None) -> str:
     if isinstance(ended, ModelAnswerIncomplete):
         return "incomplete"
-    stop = given or next((one for one in causes(ended) if isinstance(one, Stop)), None)
+    stop = stop_ or next((one for one in causes(ended) if isinstance(one, Stop)), None)
     if stop is None:
         return "aborted" if isinstance(ended, asyncio.CancelledError) else "error"
     reason = _REASONS.get(stop.cause.kind, "error")

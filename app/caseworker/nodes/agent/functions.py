@@ -26,21 +26,21 @@ class OfferedFunction:
     function: PlannerFunction
     definition: ToolDefinition
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any] | str:
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any] | str:
         """Return the tool arguments for a function call, or an error message for the model.
 
         Only the argument names are checked here. The tool checks the values.
         """
         parameters = self.function.parameters
-        takes = parameters["properties"]
+        properties = parameters["properties"]
         wrong = [
-            *(f"'{name}' is missing." for name in parameters["required"] if name not in given),
-            *("There is an argument that is not known." for _ in given.keys() - takes.keys()),
+            *(f"'{name}' is missing." for name in parameters["required"] if name not in values),
+            *("There is an argument that is not known." for _ in values.keys() - properties.keys()),
         ]
         if wrong:
-            shown = ", ".join(takes) or "no arguments"
-            return f"{wrong[0]} It takes {shown}: call it again."
-        return self.function.arguments(given)
+            names = ", ".join(properties) or "no arguments"
+            return f"{wrong[0]} It takes {names}: call it again."
+        return self.function.arguments(values)
 
 
 def offered_functions(specs: Iterable[ToolSpec]) -> dict[str, tuple[OfferedFunction, ...]]:

@@ -40,14 +40,14 @@ class RoomForTurns:
 
     def allows_wrap_up(self, turns: int) -> bool:
         """Return whether a final answer may be requested after ``turns`` turns."""
-        most = self.max_turns
-        return bool(self.wrap_up_reserve and turns and (most is None or turns < most))
+        limit = self.max_turns
+        return bool(self.wrap_up_reserve and turns and (limit is None or turns < limit))
 
     def stop_before(self, number: int) -> Stop | None:
         """Return a stop if turn ``number`` would exceed a turn or call limit; otherwise None."""
-        most = self.max_turns
-        if most is not None and number > most:
-            return _turn_limit(self.scope, most)
+        limit = self.max_turns
+        if limit is not None and number > limit:
+            return _turn_limit(self.scope, limit)
         for dimension in self._calls:
             if self.scope.remaining(dimension) == 0:
                 return _tightest(self.scope, dimension).stop(dimension, 1)
@@ -61,12 +61,12 @@ class RoomForTurns:
         """
         if number < 2 or not self.wrap_up_reserve:
             return None
-        most = self.max_turns
-        if most is not None and number >= most:
-            return _turn_limit(self.scope, most, kept_for_answer=1)
+        turn_limit = self.max_turns
+        if turn_limit is not None and number >= turn_limit:
+            return _turn_limit(self.scope, turn_limit, kept_for_answer=1)
         for dimension, amount in {**dict.fromkeys(self._calls, 1), **self._dearest}.items():
-            left = self.scope.remaining(dimension)
-            if left is None or not amount or left >= 2 * amount:
+            remaining = self.scope.remaining(dimension)
+            if remaining is None or not amount or remaining >= 2 * amount:
                 continue
             scope = _tightest(self.scope, dimension)
             if scope.limits[dimension] >= 2 * amount:
@@ -85,16 +85,16 @@ def _tightest(scope: Scope, dimension: Dimension) -> Scope:
     return min(scopes, key=lambda each: room_in((each,))[dimension])
 
 
-def _turn_limit(scope: Scope, most: int, *, kept_for_answer: int = 0) -> Stop:
-    kept = ", of which 1 reserved for the last answer" if kept_for_answer else ""
+def _turn_limit(scope: Scope, limit: int, *, kept_for_answer: int = 0) -> Stop:
+    note = ", of which 1 reserved for the last answer" if kept_for_answer else ""
     cause = StopCause(
         kind=StopKind.BUDGET,
         dimension=Dimension.TURNS,
         scope=scope.name,
-        limit=most,
-        used=most,
+        limit=limit,
+        used=limit,
         reserved=kept_for_answer or None,
         requested=1,
-        reason=f"Turn limit exceeded: {most} used{kept}, limit {most} (scope {scope.name})",
+        reason=f"Turn limit exceeded: {limit} used{note}, limit {limit} (scope {scope.name})",
     )
     return Stop(cause)

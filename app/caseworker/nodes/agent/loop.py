@@ -89,7 +89,7 @@ class AgentLoop:
         answer = None
         while answer is None:
             number = self.state.turns + 1
-            last = self._begun_before(f"turn/{number}/last", here=True)
+            last = self._begun_before(f"turn/{number}/last", in_this_run=True)
             if not last and not self._begun_before(f"turn/{number}"):
                 if stop := self._room.stop_before(number):
                     raise stop
@@ -111,7 +111,7 @@ class AgentLoop:
         try:
             if last:
                 self.state.conversation.add(Message(role="user", content=requests.LAST_TURN))
-            await self._shortening.fit(number, activity, self._asked(), last=last)
+            await self._shortening.fit(number, activity, self._model_options(), last=last)
             key = f"turn/{number}/last" if last else f"turn/{number}"
             completion = await self._readable(key, activity)
             if completion.tool_calls:
@@ -120,7 +120,7 @@ class AgentLoop:
                 completion.require_complete()
                 answer = self._output.of_text(completion.text)
             if answer is not None and answer.problem is not None:
-                answer = await self._again(answer, completion, number, activity)
+                answer = await self._answer_again(answer, completion, number, activity)
             if answer is not None:
                 self._take(answer)
         except Exception as error:
@@ -154,15 +154,15 @@ class AgentLoop:
             completion = await self._ask(key, "turn", activity, self._tools)
             if completion.incomplete is not Incomplete.EMPTY:
                 return completion
-            empty, again, complaint = completion, "empty", requests.EMPTY
+            empty, name, complaint = completion, "empty", requests.EMPTY
         except CallFailedError as failed:
             if failed.error_class != ModelFault.UNREADABLE_REPLY or not self._tools:
                 raise
-            known = ", ".join(tool.name for tool in self._tools)
-            again, complaint = "unreadable", requests.UNREADABLE.format(known=known)
+            names = ", ".join(tool.name for tool in self._tools)
+            name, complaint = "unreadable", requests.UNREADABLE.format(known=names)
         self.state.conversation.add(Message(role="user", content=complaint))
         try:
-            return await self._ask(f"{key}/{again}", again, activity, self._tools)
+            return await self._ask(f"{key}/{name}", name, activity, self._tools)
         except BudgetExceededError as refused:
             if empty is None or refused.cause.dimension is Dimension.SECONDS:
                 raise
@@ -210,10 +210,10 @@ class AgentLoop:
                 json_schema=None if tools else self._output.schema,
                 on_delta=None if stream is None else stream.on_delta,
                 charge=_ONE_TURN if name in ("turn", _WRAP_UP) else {},
-                **self._asked(),
+                **self._model_options(),
             )
         except BaseException as ended:
-            if text := activity.shown():
+            if text := activity.streamed_text():
                 late = getattr(ended, "error_class", None) == "TimeoutError"
                 self.state.raw_content = text
                 self.state.incomplete = Incomplete.TIMEOUT if late else Incomplete.CANCELLED
@@ -228,11 +228,14 @@ class AgentLoop:
         table = self.context.service(ModelGateway).table
         return table.counted(Tier(model.tier), model.name)
 
-    def _asked(self) -> dict[str, Any]:
+    def _model_options(self) -> dict[str, Any]:
         """Return the arguments common to all model calls."""
-        return {**self.definition.model.asked, "seed": self.context.service(RunFacts).seed}
+        return {
+            **self.definition.model.options_for_call,
+            "seed": self.context.service(RunFacts).seed,
+        }
 
-    async def _again(
+    async def _answer_again(
         self, answer: Answer, completion: Completion, number: int, activity: TurnActivity
     ) -> Answer:
         """Request the answer again in the required schema; keep the first one if there is no reply.
@@ -266,14 +269,14 @@ class AgentLoop:
 
     # -- limits --------------------------------------------------------------------------------
 
-    def _begun_before(self, key: str, *, here: bool = False) -> bool:
+    def _begun_before(self, key: str, *, in_this_run: bool = False) -> bool:
         """Return whether an earlier execution started this turn, in any reply form.
 
-        With ``here``, only executions of this same run count, because they had the same limits.
+        With ``in_this_run``, only executions of this run count, because they had the same limits.
         """
         path, journal = self.context.path.call(key), self.context.calls.journal
-        found = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
-        return any(one is not None and not (here and one.taken_over) for one in found)
+        records = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
+        return any(one is not None and not (in_this_run and one.taken_over) for one in records)
 
     async def _wrap_up(self) -> None:
         """Request a final answer without tools; on failure the state stays unchanged.
@@ -311,7 +314,7 @@ class AgentLoop:
         """
         calls, answers = completion.tool_calls, list[Answer]()
         incomplete = completion.incomplete
-        below = replace(self.context, trace_parent=completion.node_id)
+        context = replace(self.context, trace_parent=completion.node_id)
 
         async def perform(index: int, call: ToolCall) -> ToolResult:
             if incomplete and _is_cut_off(call, completion):
@@ -322,23 +325,23 @@ class AgentLoop:
                 return self._finish(call, answers)
             if last:
                 return failure(requests.NOT_CALLED, "not_called")
-            return await self.offer.call(below, f"turn/{number}/tool/{index}", call)
+            return await self.offer.call(context, f"turn/{number}/tool/{index}", call)
 
         def stored_as(index: int, call: ToolCall) -> str | None:
             journaled = self.offer.is_journaled(call.name)
             key = self.context.path.call(f"turn/{number}/tool/{index}")
             return key.text if journaled else None
 
-        made = ToolRound(calls, activity, perform, stored_as)
+        round_ = ToolRound(calls, activity, perform, stored_as)
         try:
-            await made.run(alone=lambda name: name == FINISH or self.offer.is_alone(name))
+            await round_.run(alone=lambda name: name == FINISH or self.offer.is_alone(name))
         finally:
-            self.state.conversation.add(*made.messages())
-        same = 0 if answers else self._rounds.same(made.signature())
+            self.state.conversation.add(*round_.messages())
+        same = 0 if answers else self._rounds.same(round_.signature())
         if same >= SAME_ROUNDS:
             raise loop_stop(self.context, calls)
         if same > 1:
-            self.state.conversation.add(Message(role="user", content=requests.AGAIN))
+            self.state.conversation.add(Message(role="user", content=requests.REPEATED))
         return self._handed_in(answers, completion)
 
     def _handed_in(self, answers: Sequence[Answer], completion: Completion) -> Answer | None:

@@ -26,7 +26,7 @@ RESULT_OF: Final = "result_of"
 """Message field with the key of the tool call that produced the message as its result."""
 
 
-def shown(text: str) -> str:
+def marked(text: str) -> str:
     """Return a tool's arguments or result, redacted and shortened for events."""
     return redact_text(text, max_chars=MAX_SHOWN_CHARS)
 
@@ -55,10 +55,10 @@ def whole_event_data(kind: str, data: Mapping[str, Any], value: Any) -> dict[str
         text = value["text" if kind == CONTENT_CHUNK else "thinking"]
         return {**rest, "content": text[data["offset"] : data["offset"] + data[CHARS]]}
     if kind == TOOL_CALL_END:
-        return {**rest, "result": shown(compact(value))}
+        return {**rest, "result": marked(compact(value))}
     called = dict(rest["tool_call"])
     arguments = value["tool_calls"][called.pop("index") - 1]["arguments"]
-    return {**rest, "tool_call": {**called, "arguments": shown(arguments)}}
+    return {**rest, "tool_call": {**called, "arguments": marked(arguments)}}
 
 
 def key_in_message(message: Any) -> str | None:

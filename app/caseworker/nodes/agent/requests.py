@@ -22,7 +22,7 @@ UNREADABLE = (
     "Your last reply could not be read. Reply with the call of one tool and nothing else, or with"
     " plain text. The tools are: {known}."
 )
-AGAIN = (
+REPEATED = (
     "You have made these calls before, with the same results. Make the call that is still needed,"
     " or give the answer."
 )

@@ -121,22 +121,22 @@ class ToolRound:
             result = self._results.get(index)
             if result is not None:
                 content = compact(result)
-                whole = len(content) <= MAX_RESULT_CHARS and not is_failure(result)
+                is_complete = len(content) <= MAX_RESULT_CHARS and not is_failure(result)
                 yield Message(
                     role="tool",
                     content=_cut(content),
                     tool_call_id=call.id,
                     tool_name=call.name,
-                    result_of=self._stored_as(index, call) if whole else None,
+                    result_of=self._stored_as(index, call) if is_complete else None,
                 )
 
     def signature(self) -> str:
         """Return a text that is the same for turns with equal calls and equal results."""
-        made = [
+        calls_ = [
             [call.name, arguments_of(call), self._results.get(index)]
             for index, call in enumerate(self._calls, 1)
         ]
-        return json.dumps(made, sort_keys=True)
+        return json.dumps(calls_, sort_keys=True)
 
 
 def _cut(text: str) -> str:

@@ -25,12 +25,12 @@ class Shortening:
     """Tools offered to the model; their definitions also count towards the token limit."""
 
     async def fit(
-        self, number: int, activity: TurnActivity, asked: Mapping[str, Any], *, last: bool
+        self, number: int, activity: TurnActivity, options: Mapping[str, Any], *, last: bool
     ) -> None:
         """Trim the conversation to the token limit; emit an event if messages were dropped.
 
         Messages are not summarised before the ``last`` turn, because that turn needs the last
-        permitted call. ``asked`` holds the model, its options and the seed for the call that
+        permitted call. ``options`` holds the model, its options and the seed for the call that
         summarises.
         """
         spec, conversation = self.spec, self.conversation
@@ -42,7 +42,7 @@ class Shortening:
         if spec.policy == "refuse":
             raise ConversationTooLongError(cut.tokens_before, spec.max_tokens)
         summarises = spec.policy == "summarise" and not last
-        summary = await self._summary(cut, number, asked) if summarises else None
+        summary = await self._summary(cut, number, options) if summarises else None
         about: dict[str, Any] = {}
         if isinstance(summary, Incomplete):
             about, summary = {"summary_incomplete": summary.value}, None
@@ -54,25 +54,25 @@ class Shortening:
         }
         kind = CONVERSATION_TRIMMED if summary is None else CONVERSATION_SUMMARISED
         activity.noted(kind, about)
-        shown = {f"{kind}.turn_{number}": about["messages"]}
-        self.context.run.trace.annotate(self.context.trace_parent, shown)
+        notes = {f"{kind}.turn_{number}": about["messages"]}
+        self.context.run.trace.annotate(self.context.trace_parent, notes)
 
     async def _summary(
-        self, cut: Cut, number: int, asked: Mapping[str, Any]
+        self, cut: Cut, number: int, options: Mapping[str, Any]
     ) -> Message | Incomplete:
         """Return a summary of the dropped messages, or why it is incomplete."""
-        said = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
+        text = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
         completion = await self.context.service(ModelGateway).complete(
             self.context,
             key=f"turn/{number}/summary",
             name="summary",
             messages=(
                 Message(role="system", content=requests.SUMMARY_REQUEST),
-                Message(role="user", content=said),
+                Message(role="user", content=text),
             ),
-            **asked,
+            **options,
         )
         if completion.incomplete is not None:
             return completion.incomplete
-        told = f"Summary of what was said before: {completion.text}"
-        return Message(role="user", content=told)
+        summary = f"Summary of what was said before: {completion.text}"
+        return Message(role="user", content=summary)

@@ -75,8 +75,8 @@ class ToolOffer:
         self._tools: dict[str, OfferedTool] = {}
         for tool in tools:
             name = self._free_name(tool.definition.name)
-            named = replace(tool, definition=replace(tool.definition, name=name))
-            self._tools[name] = named
+            renamed = replace(tool, definition=replace(tool.definition, name=name))
+            self._tools[name] = renamed
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -106,9 +106,9 @@ class ToolOffer:
         """
         tool = self._tools.get(call.name)
         if tool is None:
-            known = ", ".join(self._tools) or "none"
-            named = redact_text(call.name, max_chars=60)
-            return failure(f"There is no tool {named!r}. The tools are: {known}.", "unknown_tool")
+            names = ", ".join(self._tools) or "none"
+            name = redact_text(call.name, max_chars=60)
+            return failure(f"There is no tool {name!r}. The tools are: {names}.", "unknown_tool")
         args = arguments_of(call)
         if args is None:
             problem = "The arguments are no JSON object. Call the tool again with one."
@@ -165,39 +165,39 @@ class AgentTools:
             LookupError: a tool does not exist or is not permitted.
             ServerUnavailableError: a server's tool list is unavailable.
         """
-        known = {spec.name: spec for spec in self._dispatch.usable()}
-        found: dict[str, Sequence[OfferedTool]] = {}
+        local_specs = {spec.name: spec for spec in self._dispatch.usable()}
+        tools_by_name: dict[str, Sequence[OfferedTool]] = {}
         for use in [*uses, *_uses_in(linked)]:
             if use.definition is not None:
                 agent = LinkedAgent(use.definition)
-                found.setdefault(f"agent {agent.name}", (self._agent(agent),))
+                tools_by_name.setdefault(f"agent {agent.name}", (self._agent(agent),))
                 continue
-            for spec in await self._specs(use, known, context):
-                if use.requires_approval or spec.name not in found:
-                    found[spec.name] = self._offered(spec, use.requires_approval)
+            for spec in await self._specs(use, local_specs, context):
+                if use.requires_approval or spec.name not in tools_by_name:
+                    tools_by_name[spec.name] = self._offered(spec, use.requires_approval)
         for linked_agent in linked.agents if linked else ():
             if isinstance(linked_agent, LinkedAgent):
-                found.setdefault(f"agent {linked_agent.name}", (self._agent(linked_agent),))
-        return ToolOffer(tool for tools in found.values() for tool in tools)
+                tools_by_name.setdefault(f"agent {linked_agent.name}", (self._agent(linked_agent),))
+        return ToolOffer(tool for tools in tools_by_name.values() for tool in tools)
 
     async def _specs(
-        self, use: ToolUse, known: Mapping[str, ToolSpec], context: FlowContext
+        self, use: ToolUse, local_specs: Mapping[str, ToolSpec], context: FlowContext
     ) -> Iterable[ToolSpec]:
         if use.toolset is not None:
-            return known.values()
+            return local_specs.values()
         if use.mcp is not None:
             offered = await self._listed(use.mcp, context)
             names = None if use.allow is None else {f"{use.mcp}.{name}" for name in use.allow}
             return [spec for spec in offered if names is None or spec.name in names]
         name = str(use.tool)
-        if name in known:
-            return [known[name]]
+        if name in local_specs:
+            return [local_specs[name]]
         server, joint, _ = name.partition(".")
         if joint and server in self._dispatch.servers:
             of_server = await self._listed(server, context)
-            found = [spec for spec in of_server if spec.name == name]
-            if found:
-                return found
+            matches = [spec for spec in of_server if spec.name == name]
+            if matches:
+                return matches
         raise LookupError(
             f"There is no tool {name!r} that may be used; a test or a program passes it in `tools`."
         )
@@ -254,7 +254,7 @@ class AgentTools:
 
     def _agent(self, agent: LinkedAgent) -> OfferedTool:
         definition = agent.definition
-        shown = ToolDefinition(
+        offered = ToolDefinition(
             name=definition.name,
             description=definition.description or f"The agent {definition.name}.",
             parameters=parameters_of(definition, agent.inputs),
@@ -265,7 +265,7 @@ class AgentTools:
         ) -> ToolResult:
             return await self._call_agent(agent, context, key, args)
 
-        return OfferedTool(shown, True, call, journaled=False)
+        return OfferedTool(offered, True, call, journaled=False)
 
 
 def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
@@ -276,18 +276,18 @@ def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:
             yield ToolUse(mcp=one.server, allow=allow, requires_approval=asks)
 
 
-def parameters_of(agent: AgentDefinition, given: Container[str] = ()) -> dict[str, Any]:
+def parameters_of(agent: AgentDefinition, values: Container[str] = ()) -> dict[str, Any]:
     """Return the argument schema for calling an agent as a tool.
 
-    The arguments are the request and the agent's inputs, except the inputs in ``given``.
+    The arguments are the request and the agent's inputs, except the inputs in ``values``.
     """
-    asked = {"type": "string", "description": "What the agent is asked to do."}
-    inputs = {name: spec for name, spec in agent.inputs.items() if name not in given}
+    task = {"type": "string", "description": "What the agent is asked to do."}
+    inputs = {name: spec for name, spec in agent.inputs.items() if name not in values}
     needed = (name for name, spec in inputs.items() if spec.required and not spec.has_default)
     return {
         "type": "object",
         "properties": {
-            INPUT: asked,
+            INPUT: task,
             **{name: spec.schema_of_value for name, spec in inputs.items()},
         },
         "required": list(dict.fromkeys((INPUT, *needed))),
@@ -301,10 +301,10 @@ async def _run_function(
     context: FlowContext,
     key: str,
     call_id: str,
-    given: Mapping[str, Any],
+    inputs_: Mapping[str, Any],
 ) -> ToolResult:
     """Call a tool through one of its functions."""
-    args = called.arguments(given)
+    args = called.arguments(inputs_)
     if isinstance(args, str):
         return failure(args, "invalid_arguments")
     return await run(context, key, call_id, args)

@@ -32,11 +32,11 @@ def unknown_names(
     if not isinstance(agent, Mapping):
         return
     yield from unknown_models(agent.get("model", {}), models)
-    if isinstance(named := agent.get("code"), str) and named not in code:
-        yield "code", f"No code agent {quoted(named)} is installed."
+    if isinstance(code_name := agent.get("code"), str) and code_name not in code:
+        yield "code", f"No code agent {quoted(code_name)} is installed."
     given_tools = agent.get("tools")
-    for index, given in enumerate(given_tools if isinstance(given_tools, list) else ()):
-        use = as_use(given)
+    for index, entry in enumerate(given_tools if isinstance(given_tools, list) else ()):
+        use = as_use(entry)
         if not isinstance(use, Mapping):
             continue
         place, tool, server = f"tools.{index}", use.get("tool"), use.get("mcp")
@@ -50,8 +50,8 @@ def unknown_names(
                 f"{place}.agent",
                 "References to registered agents are not allowed here; insert the agent.",
             )
-        known = {"tools": tools, "servers": servers, "code": code}
-        for at, message in unknown_names(inner, models=models, **known):
+        installed = {"tools": tools, "servers": servers, "code": code}
+        for at, message in unknown_names(inner, models=models, **installed):
             yield f"{place}.agent.{at}", message
 
 

@@ -94,9 +94,11 @@ class _CheckedStream:
             Tool.model_validate(tool, by_name=False)
         except ValidationError as error:
             name = tool.get("name") if isinstance(tool, dict) else None
-            named = redact_text(f"{self._server}.{name}", max_chars=100)
+            full_name = redact_text(f"{self._server}.{name}", max_chars=100)
             first = error.errors(include_input=False, include_url=False)[0]
             place = ".".join(map(str, first["loc"]))
-            log.warning("mcp.tool_unusable", tool=named, detail=f"{place}: {first['msg']}"[:300])
+            log.warning(
+                "mcp.tool_unusable", tool=full_name, detail=f"{place}: {first['msg']}"[:300]
+            )
             return False
         return True

@@ -60,17 +60,17 @@ class _Unreadable(httpx2.StreamError):
 class _BoundedStream(httpx2.AsyncByteStream):
     """The body of a response, without lone surrogates and an initial byte order mark."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, most: int) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int) -> None:
         self._inner = inner
-        self._left = most
+        self._bytes_left = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         start, is_start = b"", True
         surrogates = LoneSurrogates()
         try:
             async for chunk in self._inner:
-                self._left -= len(chunk)
-                if self._left < 0:
+                self._bytes_left -= len(chunk)
+                if self._bytes_left < 0:
                     _delivery().too_large = True
                     raise _Unreadable("The answer is too large.")
                 if not is_start:

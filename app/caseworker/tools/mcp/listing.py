@@ -63,20 +63,20 @@ def spec_of(
 
 def usable_tools(config: ServerConfig, listed: Iterable[ListedTool]) -> dict[str, ServerTool]:
     """Return a server's usable tools, keyed by the server's names; log the unusable ones."""
-    found: dict[str, ServerTool] = {}
+    tools: dict[str, ServerTool] = {}
     for tool in sorted(listed, key=lambda each: each.name):
         if not config.allows(tool.name):
             continue
         try:
-            if tool.name in found:
+            if tool.name in tools:
                 raise ValueError("Another tool of the server has the same name.")
-            if len(found) == MAX_TOOLS:
+            if len(tools) == MAX_TOOLS:
                 raise ValueError(f"A server may have at most {MAX_TOOLS} tools.")
-            found[tool.name] = _checked(config, tool)
+            tools[tool.name] = _checked(config, tool)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             name = redact_text(f"{config.name}.{tool.name}", max_chars=100)
             log.warning("mcp.tool_unusable", tool=name, detail=" ".join(str(error).split())[:300])
-    return found
+    return tools
 
 
 def _checked(config: ServerConfig, tool: ListedTool) -> ServerTool:

@@ -23,18 +23,18 @@ class LoneSurrogates:
     """Replaces the lone surrogates in a JSON text that arrives in chunks."""
 
     def __init__(self) -> None:
-        self._kept = b""
+        self._incomplete = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the text so far; the start of an escape is kept until the next chunk."""
-        text = self._kept + chunk
+        text = self._incomplete + chunk
         end = _end_of_whole(text)
-        self._kept = text[end:]
+        self._incomplete = text[end:]
         return replaced(text[:end])
 
     def end(self) -> bytes:
         """Return the rest of the text, after the last chunk."""
-        text, self._kept = self._kept, b""
+        text, self._incomplete = self._incomplete, b""
         return replaced(text)
 
 

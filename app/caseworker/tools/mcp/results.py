@@ -79,13 +79,13 @@ async def result_of(name: str, answer: CallToolResult, context: ToolContext) -> 
         stored = await asyncio.to_thread(_storable_json, structured)
         if stored is None:
             return failure("The tool's structured content cannot be stored.", "unfit_result")
-    kept = [each for each in map(_text_of, answer.content) if each is not None]
+    texts = [each for each in map(_text_of, answer.content) if each is not None]
     if structured is not None and not answer.is_error:
-        if sum(map(len, kept)) <= _SHORT_CHARS:
-            kept = _without_repetition(kept, structured)
+        if sum(map(len, texts)) <= _SHORT_CHARS:
+            texts = _without_repetition(texts, structured)
         else:
-            kept = await asyncio.to_thread(_without_repetition, kept, structured)
-    parts = _Parts(name, None if answer.is_error else context, frozenset(kept))
+            texts = await asyncio.to_thread(_without_repetition, texts, structured)
+    parts = _Parts(name, None if answer.is_error else context, frozenset(texts))
     for part in answer.content:
         await parts.add(part)
     text = _storable("\n".join(parts.texts))
@@ -177,7 +177,7 @@ class _Parts:
     """Full name of the tool, for the names of files."""
     context: ToolContext | None
     """Context of the call; None stores no files."""
-    kept: frozenset[str]
+    texts_to_pass: frozenset[str]
     """The texts that do not repeat the structured content."""
     texts: list[str] = field(default_factory=list)
     resources: list[dict[str, Any]] = field(default_factory=list)
@@ -192,7 +192,7 @@ class _Parts:
         """
         match part:
             case TextContent():
-                self.texts += [part.text] if part.text in self.kept else []
+                self.texts += [part.text] if part.text in self.texts_to_pass else []
             case ImageContent():
                 await self._keep(_PICTURE, part.mime_type, part.data)
             case AudioContent():
@@ -200,12 +200,18 @@ class _Parts:
             case ResourceLink():
                 self.resources.append(_described(part))
             case EmbeddedResource(resource=TextResourceContents() as resource):
-                text = {"text": _storable(resource.text)} if resource.text in self.kept else {}
+                text = (
+                    {"text": _storable(resource.text)}
+                    if resource.text in self.texts_to_pass
+                    else {}
+                )
                 self.resources.append(_described(resource) | text)
             case EmbeddedResource(resource=BlobResourceContents() as resource):
                 what = f"the resource {_short(resource.uri)}"
-                kept = await self._keep(what, resource.mime_type or BINARY, resource.blob)
-                self.resources.append(_described(resource) | ({"artifact": kept} if kept else {}))
+                artifact = await self._keep(what, resource.mime_type or BINARY, resource.blob)
+                self.resources.append(
+                    _described(resource) | ({"artifact": artifact} if artifact else {})
+                )
 
     async def _keep(self, what: str, media_type: str, text: str) -> str | None:
         """Store a part's data and return the name of its file, or add a line to ``omitted``."""

@@ -177,14 +177,14 @@ class McpServers:
         Raises:
             ServerUnavailableError: the credentials of ``tenant`` cannot be read.
         """
-        of, _, own = name.partition(".")
+        of, _, tool_name = name.partition(".")
         server = await self._server_of(of, tenant)
-        spec = spec_of(server.config, own)
+        spec = spec_of(server.config, tool_name)
         try:
-            known = (await server.session()).tools.get(own)
+            tool = (await server.session()).tools.get(tool_name)
         except ServerUnavailableError:
-            known = None
-        return McpTool(server, own, spec if known is None else known.spec)
+            tool = None
+        return McpTool(server, tool_name, spec if tool is None else tool.spec)
 
     async def aclose(self) -> None:
         """Close all servers concurrently."""
@@ -202,18 +202,18 @@ class McpServers:
         if self._credentials is None or not tenant or not shared.config.url:
             return shared
         headers = await self._credentials(tenant, name)
-        own = self._of_tenants.pop((tenant, name), None)
+        tenant_server = self._of_tenants.pop((tenant, name), None)
         usual = {each.lower(): value for each, value in shared.config.headers.items()}
         config = replace(shared.config, headers=usual | dict(headers))
-        if own is not None and own.config != config:
-            own.end("Its credentials were changed.")
-            own = None
+        if tenant_server is not None and tenant_server.config != config:
+            tenant_server.end("Its credentials were changed.")
+            tenant_server = None
         if not headers:
             return shared
-        own = self._of_tenants[tenant, name] = own or McpServer(config)
+        tenant_server = self._of_tenants[tenant, name] = tenant_server or McpServer(config)
         if len(self._of_tenants) > MAX_TENANT_SERVERS:
-            held = Counter(each for each, _ in self._of_tenants)
-            [(most, _)] = held.most_common(1)
-            oldest = next(each for each in self._of_tenants if each[0] == most)
+            counts = Counter(each for each, _ in self._of_tenants)
+            [(busiest, _)] = counts.most_common(1)
+            oldest = next(each for each in self._of_tenants if each[0] == busiest)
             self._of_tenants.pop(oldest).end("It was not used for long.")
-        return own
+        return tenant_server

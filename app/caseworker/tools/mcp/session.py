@@ -157,8 +157,8 @@ class Session:
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            own = asyncio.current_task()
-            if call.cancelled() and own is not None and not own.cancelling():
+            task = asyncio.current_task()
+            if call.cancelled() and task is not None and not task.cancelling():
                 raise CallLostError(
                     "The server was lost.", may_be_taken=delivery.may_be_taken
                 ) from None
@@ -200,8 +200,10 @@ class Session:
     async def _failure_of(self, error: MCPError, delivery: Delivery) -> ToolRefusedError:
         """Return the failure of a call for an error of the protocol or of the transport."""
         if delivery.too_large:
-            most = self.config.max_message_bytes
-            return ToolRefusedError(f"The answer has more than {most:,} bytes.", code="too_large")
+            max_bytes = self.config.max_message_bytes
+            return ToolRefusedError(
+                f"The answer has more than {max_bytes:,} bytes.", code="too_large"
+            )
         code = _CODES.get(error.code, "tool_error")
         if delivery.session_lost:
             self.has_answered = True
@@ -229,8 +231,8 @@ class Session:
         if code == "unfit_result":  # the SDK quotes parts of the answer
             return ToolRefusedError("The server's answer cannot be read.", code=code)
         if code == "too_large":
-            most = self.config.max_message_bytes
-            return ToolRefusedError(f"The answer has more than {most:,} bytes.", code=code)
+            max_bytes = self.config.max_message_bytes
+            return ToolRefusedError(f"The answer has more than {max_bytes:,} bytes.", code=code)
         return ToolRefusedError(error.message, code=code)
 
     async def _can_list(self) -> bool:
@@ -262,7 +264,7 @@ class Session:
                     await self._watch()
                     await self._drained.wait()  # the calls in flight have time limits
         except Exception as error:
-            self.end(_said(error))
+            self.end(_text_of_error(error))
         finally:
             if following is not None:
                 following.cancel()
@@ -277,8 +279,8 @@ class Session:
     async def _let_calls_end(self) -> None:
         """Give pending calls one second to fail with their own error, then cancel them."""
         if self._calls:
-            _, left = await asyncio.wait(self._calls, timeout=1.0)
-            for call in left:
+            _, unfinished = await asyncio.wait(self._calls, timeout=1.0)
+            for call in unfinished:
                 call.cancel()
 
     def _connect(self) -> Client:
@@ -308,10 +310,10 @@ class Session:
                     await self._list()
             except Exception as error:
                 if not (delivery.session_lost or delivery.refusal_status):
-                    self.end(_said(error))
+                    self.end(_text_of_error(error))
                     return
                 self.has_answered = True
-                self._retire(_said(error))
+                self._retire(_text_of_error(error))
                 if not self._calls:
                     self._drained.set()
                 return
@@ -367,11 +369,11 @@ async def _http_transport(config: ServerConfig) -> AsyncIterator[TransportStream
 
 def _is_closed(error: MCPError) -> bool:
     """Return whether the SDK reports a closed connection; servers use the same code for errors."""
-    told = error.message.startswith(("Connection closed", "SSE stream "))
-    return error.code == CONNECTION_CLOSED and told
+    is_reported = error.message.startswith(("Connection closed", "SSE stream "))
+    return error.code == CONNECTION_CLOSED and is_reported
 
 
-def _said(error: BaseException) -> str:
+def _text_of_error(error: BaseException) -> str:
     """Return the message of the first error in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -112,8 +112,8 @@ class Lines:
                 return jsonrpc_message_adapter.validate_json(replaced(line), by_name=False)
             except ValueError:
                 error = ErrorData(code=PARSE_ERROR, message="The answer cannot be read.")
-        found = _ID_FIRST.match(line) or _ID_LAST.search(line)
-        return found and JSONRPCError(jsonrpc="2.0", id=int(found.group(1)), error=error)
+        match = _ID_FIRST.match(line) or _ID_LAST.search(line)
+        return match and JSONRPCError(jsonrpc="2.0", id=int(match.group(1)), error=error)
 
     def _count(self) -> None:
         now = time.monotonic()
@@ -163,10 +163,10 @@ async def stdio_transport(
             pass
         finally:
             incoming.close()
-            said = bytes(tail).decode(errors="replace")
+            output = bytes(tail).decode(errors="replace")
             if len(tail) == _STDERR_BYTES:  # its first word is cut, so a mask may not find it
-                said = said.lstrip().partition(" ")[2] or said.partition("\n")[2]
-            ended(reason + said.strip())
+                output = output.lstrip().partition(" ")[2] or output.partition("\n")[2]
+            ended(reason + output.strip())
 
     async def write() -> None:
         delivery = Delivery()

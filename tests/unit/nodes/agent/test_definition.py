@@ -50,9 +50,9 @@ def test_a_definition_says_everything_about_an_agent() -> None:
     """Name, prompt, model, limits, tools, inputs, output and conversation are parsed."""
     agent = AgentDefinition.model_validate(WHOLE)
 
-    assert (agent.limits.max_turns, agent.limits.whole.max_turns) == (3, 2)
-    assert agent.limits.whole.max_seconds == 1.5
-    assert agent.limits.whole.max_tokens == 9
+    assert (agent.limits.max_turns, agent.limits.total_budget.max_turns) == (3, 2)
+    assert agent.limits.total_budget.max_seconds == 1.5
+    assert agent.limits.total_budget.max_tokens == 9
     assert [one.name for one in agent.sub_agents()] == ["helper"]
     assert agent.output is not None
     assert agent.output.json_schema.read("{}") == {}
