@@ -142,7 +142,7 @@ async def require_bounded(server: Served, received: Received) -> None:
     assert max(received.before) <= MOST_BEFORE
     assert received.total <= len(received.before) * (MOST_BEFORE + MAX_DROPPED_BYTES)
     await eventually(server.is_idle)
-    assert not server.bodies._held
+    assert not server.bodies._in_use
 
 
 @pytest.mark.parametrize("transfer", TRANSFERS.values(), ids=TRANSFERS)

@@ -57,22 +57,22 @@ def read_agents(folder: Path | None) -> Sequence[AgentFile]:
         return ()
     if not folder.is_dir():
         raise StartupError(f"agents.folder: the folder {str(folder)!r} does not exist")
-    found: dict[str, AgentFile] = {}
+    agents: dict[str, AgentFile] = {}
     for path in sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES):
         read = _read(path)
-        if (other := found.get(read.name)) is not None:
+        if (other := agents.get(read.name)) is not None:
             raise _wrong(
                 read.file, f"name: {other.file} defines an agent named {read.name!r} as well"
             )
-        found[read.name] = read
-    calls = {name: {one.name for one in agents_in(file.agent)} for name, file in found.items()}
+        agents[read.name] = read
+    calls = {name: {one.name for one in agents_in(file.agent)} for name, file in agents.items()}
     try:
         order = TopologicalSorter(calls).static_order()
-        return [found[name] for name in order if name in found]
+        return [agents[name] for name in order if name in agents]
     except CycleError as error:
         circle: list[str] = error.args[1]
         raise _wrong(
-            found[circle[0]].file, f"tools: circular reference: {' -> '.join(circle)}"
+            agents[circle[0]].file, f"tools: circular reference: {' -> '.join(circle)}"
         ) from None
 
 
@@ -86,16 +86,16 @@ def with_code_agents(
     Raises:
         StartupError: an agent in a file has the name of a code agent.
     """
-    found: list[AgentFile] = []
+    agents: list[AgentFile] = []
     for name, function in code.items():
         about = " ".join((getdoc(function.fn) or "").partition("\n\n")[0].split())
         agent = {"name": name, "description": about[:MAX_DESCRIPTION], "prompt": {}, "code": name}
-        found.append(AgentFile(name, name, agent, "caseworker.agents"))
+        agents.append(AgentFile(name, name, agent, "caseworker.agents"))
     for one in files:
         if one.name in code:
             raise _wrong(one.file, f"name: a code agent is named {one.name!r} as well")
-        found.append(one)
-    return found
+        agents.append(one)
+    return agents
 
 
 async def register_agents(

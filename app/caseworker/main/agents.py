@@ -60,13 +60,13 @@ def build_tools(
         StartupError: the configuration names a tool that does not exist.
     """
     allow, deny = settings.tools.allow, settings.tools.deny
-    known = [tool.spec.name for tool in tools]
+    tool_names = [tool.spec.name for tool in tools]
     serves = NoServers().serves if servers is None else servers.serves
     approval = settings.tools.requires_approval
     listed = {"allow": allow or (), "deny": deny, "requires_approval": approval}
     for name, names in listed.items():
-        own = (each for each in names if not serves(each) and not each.endswith(".*"))
-        require_known("tool", f"tools.{name}", own, known)
+        tools_of_limit = (each for each in names if not serves(each) and not each.endswith(".*"))
+        require_known("tool", f"tools.{name}", tools_of_limit, tool_names)
     return ToolDispatch(
         ToolRegistry(tools),
         ToolPolicy(
@@ -100,45 +100,51 @@ def build_models(
     """
     providers = check_providers(settings)
 
-    def model(place: str, chosen: ModelSettings) -> ChatModel:
+    def model(place: str, model_settings: ModelSettings) -> ChatModel:
         endpoint = ModelEndpoint(
-            model=chosen.chosen_model,
-            base_url=chosen.base_url,
-            api_key=chosen.api_key.get_secret_value() if chosen.api_key else None,
-            recording=chosen.recording,
+            model=model_settings.chosen_model,
+            base_url=model_settings.base_url,
+            api_key=model_settings.api_key.get_secret_value() if model_settings.api_key else None,
+            recording=model_settings.recording,
             max_reply_bytes=settings.limits.max_reply_kb * 1024,
         )
-        provider = providers.make(chosen.chosen_provider, endpoint)
+        provider = providers.make(model_settings.chosen_provider, endpoint)
         return ChatModel(
             provider=RecordingProvider(provider, recorder) if recorder else provider,
-            model=chosen.chosen_model,
+            model=model_settings.chosen_model,
             name=_name_at(place),
-            temperature=chosen.temperature,
-            max_output_tokens=chosen.max_output_tokens or DEFAULT_OUTPUT_TOKENS,
-            largest_output_tokens=chosen.max_output_tokens
-            or family_of(chosen.chosen_model).output_tokens,
-            max_image_tokens=chosen.max_image_tokens,
+            temperature=model_settings.temperature,
+            max_output_tokens=model_settings.max_output_tokens or DEFAULT_OUTPUT_TOKENS,
+            largest_output_tokens=model_settings.max_output_tokens
+            or family_of(model_settings.chosen_model).output_tokens,
+            max_image_tokens=model_settings.max_image_tokens,
             min_output_tokens=settings.budget.min_output_tokens,
-            timeout_seconds=chosen.timeout_seconds,
-            structured_output=StructuredOutput(chosen.structured_output),
-            price=_stated_price(chosen),
-            limit=_rate_limit(chosen),
-            stream=chosen.stream,
-            tokens_per_second=chosen.tokens_per_second or tokens_per_second_at(chosen.base_url),
-            capabilities=chosen.capabilities,
+            timeout_seconds=model_settings.timeout_seconds,
+            structured_output=StructuredOutput(model_settings.structured_output),
+            price=_stated_price(model_settings),
+            limit=_rate_limit(model_settings),
+            stream=model_settings.stream,
+            tokens_per_second=model_settings.tokens_per_second
+            or tokens_per_second_at(model_settings.base_url),
+            capabilities=model_settings.capabilities,
             provider_tools={
                 name: ToolPrice(**dict(price))
-                for name, price in chosen.chosen_provider_tools.items()
+                for name, price in model_settings.chosen_provider_tools.items()
             },
         )
 
-    made = {place: model(place, chosen) for place, chosen in _configured(settings).items()}
+    chat_models = {
+        place: model(place, model_settings)
+        for place, model_settings in _configured(settings).items()
+    }
     firsts: dict[str, ChatModel] = {}
     table = ModelTable()
     table.allow_unlisted = settings.models.allow_unlisted
-    for name, (first, *others) in settings.models.chains().items():
-        whole = replace(made[first], fallbacks=tuple(made[place] for place in others))
-        table[name] = firsts.setdefault(first, whole)
+    for name, (first, *fallback_places) in settings.models.chains().items():
+        with_fallbacks = replace(
+            chat_models[first], fallbacks=tuple(chat_models[place] for place in fallback_places)
+        )
+        table[name] = firsts.setdefault(first, with_fallbacks)
     retry = retry_policy(settings.retry)
     turns = None if limits is None else Turns(limits)
     return ModelGateway(table, _list_price(settings), retry, payloads_of(settings), turns)
@@ -151,15 +157,17 @@ def check_providers(settings: Settings) -> Providers:
         StartupError: a configured provider is not registered.
     """
     providers = Providers()
-    for place, chosen in _configured(settings).items():
-        require_known("provider", f"models.{place}.provider", [chosen.chosen_provider], providers)
+    for place, model_settings in _configured(settings).items():
+        require_known(
+            "provider", f"models.{place}.provider", [model_settings.chosen_provider], providers
+        )
     return providers
 
 
 def _configured(settings: Settings) -> Mapping[str, ModelSettings]:
     """Return all configured models by their settings keys."""
     chains = settings.models.chains().values()
-    return {place: chosen for chain in chains for place, chosen in chain.items()}
+    return {place: model_settings for chain in chains for place, model_settings in chain.items()}
 
 
 def build_catalog(
@@ -224,44 +232,47 @@ def built_in_types(
 
 def _name_at(place: str) -> str:
     """Return the model name for a settings key; fallbacks of a tier use the tier's name."""
-    named = place.startswith("named.")
-    return place.removeprefix("named.") if named else place.partition(".")[0]
+    is_named = place.startswith("named.")
+    return place.removeprefix("named.") if is_named else place.partition(".")[0]
 
 
 def retry_policy(settings: RetrySettings) -> RetryPolicy:
     """Return the policy for retrying failed calls."""
-    named = settings.model_dump(exclude={"max_seconds"})
-    return RetryPolicy(**named, max_delay_seconds=settings.max_seconds)
+    options = settings.model_dump(exclude={"max_seconds"})
+    return RetryPolicy(**options, max_delay_seconds=settings.max_seconds)
 
 
 _STUB_PRICE = TokenPrice(usd_per_million_in=Decimal(3), usd_per_million_out=Decimal(15))
 """Price of a large hosted model, so that cost limits apply."""
 
 
-def _stated_price(chosen: ModelSettings) -> TokenPrice | None:
+def _stated_price(model_settings: ModelSettings) -> TokenPrice | None:
     """Return the configured price of a model, or the price of the stub; None if it has neither."""
-    if chosen.chosen_provider == STUB and chosen.price_per_million_in_usd is None:
+    if model_settings.chosen_provider == STUB and model_settings.price_per_million_in_usd is None:
         return _STUB_PRICE
-    if chosen.price_per_million_in_usd is None or chosen.price_per_million_out_usd is None:
+    if (
+        model_settings.price_per_million_in_usd is None
+        or model_settings.price_per_million_out_usd is None
+    ):
         return None
     return TokenPrice(
-        usd_per_million_in=chosen.price_per_million_in_usd,
-        usd_per_million_out=chosen.price_per_million_out_usd,
-        usd_per_million_cached=chosen.price_per_million_cached_usd,
-        usd_per_million_audio_in=chosen.price_per_million_audio_in_usd,
-        usd_per_million_audio_out=chosen.price_per_million_audio_out_usd,
+        usd_per_million_in=model_settings.price_per_million_in_usd,
+        usd_per_million_out=model_settings.price_per_million_out_usd,
+        usd_per_million_cached=model_settings.price_per_million_cached_usd,
+        usd_per_million_audio_in=model_settings.price_per_million_audio_in_usd,
+        usd_per_million_audio_out=model_settings.price_per_million_audio_out_usd,
     )
 
 
-def _rate_limit(chosen: ModelSettings) -> RateLimit | None:
+def _rate_limit(model_settings: ModelSettings) -> RateLimit | None:
     """Return the rate limit of a model; aliases of the same model share it."""
-    if chosen.requests_per_minute is None and chosen.tokens_per_minute is None:
+    if model_settings.requests_per_minute is None and model_settings.tokens_per_minute is None:
         return None
-    endpoint = f" at {chosen.base_url}" if chosen.base_url else ""
+    endpoint = f" at {model_settings.base_url}" if model_settings.base_url else ""
     return RateLimit(
-        model=f"{chosen.chosen_provider} {chosen.chosen_model}{endpoint}",
-        requests_per_minute=chosen.requests_per_minute,
-        tokens_per_minute=chosen.tokens_per_minute,
+        model=f"{model_settings.chosen_provider} {model_settings.chosen_model}{endpoint}",
+        requests_per_minute=model_settings.requests_per_minute,
+        tokens_per_minute=model_settings.tokens_per_minute,
     )
 
 

@@ -169,9 +169,10 @@ def check_configuration(*, load: bool = False) -> CheckedConfiguration:
         folder = Path.cwd()
         loaded = settings_of({**variables_of_project(folder), **os.environ}, folder)
     source = str(loaded.source or "defaults and environment")
-    kept = loaded.settings.retention.unlimited
+    unlimited = loaded.settings.retention.unlimited
     growing = (
-        f"retention.{each}_days: not set; {each} are kept until they are deleted" for each in kept
+        f"retention.{each}_days: not set; {each} are kept until they are deleted"
+        for each in unlimited
     )
     return CheckedConfiguration((*loaded.warnings, *growing), loaded.near_misses, source)
 
@@ -186,10 +187,10 @@ def _load_plugins(settings: Settings) -> None:
 
     check_providers(settings)
     agents = settings.agents
-    found = with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
+    agents_ = with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
     kind = KINDS[DefinitionKind.AGENT]
-    problems = graph_problems(settings, [kind.graph_of(one.agent) for one in found])
-    for one, of_one in zip(found, problems, strict=True):
+    problems = graph_problems(settings, [kind.graph_of(one.agent) for one in agents_])
+    for one, of_one in zip(agents_, problems, strict=True):
         require_valid(one, kind.at_home(of_one))
 
 
@@ -323,8 +324,8 @@ def keep_for(tenant: str, record: str, days: str) -> None:
         raise StartupError(f"record: must be one of {', '.join(DROPS)}.")
     if days not in words and not (days.isascii() and days.isdecimal() and 0 < int(days) <= 36_500):
         raise StartupError("days: must be a number from 1 to 36500, `forever` or `default`.")
-    kept = words[days] if days in words else int(days)
-    _asked(lambda pool: set_days(pool, tenant, record, kept))
+    period = words[days] if days in words else int(days)
+    _asked(lambda pool: set_days(pool, tenant, record, period))
 
 
 def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:

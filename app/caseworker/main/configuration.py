@@ -66,12 +66,12 @@ def shown_settings() -> list[ShownSetting]:
     """
     loaded = read_settings()
     values: Any = loaded.settings.model_dump(mode="json")
-    shown = []
+    settings = []
     for path, _ in keys_of(Settings):
         origins = {loaded.origins[at]: None for at in loaded.origins if at[: len(path)] == path}
         value = reduce(lambda section, name: section[name], path, values)
-        shown.append(ShownSetting(joined(path), value, ", ".join(origins) or "default"))
-    return shown
+        settings.append(ShownSetting(joined(path), value, ", ".join(origins) or "default"))
+    return settings
 
 
 def logged_settings() -> Settings:
@@ -122,5 +122,5 @@ def database_errors() -> Iterator[None]:
 
 def url_of(host: str, port: int) -> str:
     """Return the URL at which a server that listens on ``host`` can be reached locally."""
-    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    address = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

@@ -50,9 +50,9 @@ class Death:
         """The runs that executed code, each with the names of its functions."""
         calls = dict[tuple[str, str], list[str]]()
         for code in self.codes:
-            named = calls.setdefault((code.tenant, code.run_id), [])
-            if code.name not in named:
-                named.append(code.name)
+            names_of_run = calls.setdefault((code.tenant, code.run_id), [])
+            if code.name not in names_of_run:
+                names_of_run.append(code.name)
         return [
             {"tenant_id": tenant, "run_id": run_id, "calls": names}
             for (tenant, run_id), names in calls.items()

@@ -85,16 +85,16 @@ def _changes(folder: Path) -> Callable[[], str]:
 
     It reads a large folder less often, so that it takes at most a twentieth of the time.
     """
-    known, next_at = dict(_times(folder)), 0.0
+    times, next_at = dict(_times(folder)), 0.0
 
     def changed() -> str:
-        nonlocal known, next_at
+        nonlocal times, next_at
         if (began := time.monotonic()) < next_at:
             return ""
-        before, known = known, dict(_times(folder))
+        before, times = times, dict(_times(folder))
         ended = time.monotonic()
         next_at = ended + 20 * (ended - began)
-        different = sorted(path for path, _ in before.items() ^ known.items())
+        different = sorted(path for path, _ in before.items() ^ times.items())
         return different[0] if different else ""
 
     return changed

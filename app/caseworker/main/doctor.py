@@ -49,7 +49,7 @@ def examine(*, ask_models: bool) -> Iterator[Finding]:
     """
     running = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     supported = (3, 11) <= sys.version_info[:2] < (3, 15) and os.name == "posix"
-    yield _found("platform", running, None if supported else "use Python 3.11 to 3.14 on Unix")
+    yield _finding("platform", running, None if supported else "use Python 3.11 to 3.14 on Unix")
     try:
         loaded = read_settings()
     except StartupError as error:
@@ -70,27 +70,29 @@ def examine(*, ask_models: bool) -> Iterator[Finding]:
     yield _port(settings)
     yield from _models(settings, ask=ask_models)
     viewer = files("caseworker.ui") / "static" / "app.js"
-    yield _found("viewer", "its files exist", None if viewer.is_file() else "reinstall caseworker")
+    yield _finding(
+        "viewer", "its files exist", None if viewer.is_file() else "reinstall caseworker"
+    )
     needed = settings.server.max_connections + 500
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    enough = hard == resource.RLIM_INFINITY or hard >= needed
-    advice = None if enough else f"raise it to {needed} (ulimit -Hn) or lower max_connections"
-    yield _found("open files", f"limit {hard}, {needed} needed", advice)
+    is_enough = hard == resource.RLIM_INFINITY or hard >= needed
+    advice = None if is_enough else f"raise it to {needed} (ulimit -Hn) or lower max_connections"
+    yield _finding("open files", f"limit {hard}, {needed} needed", advice)
 
 
-def _found(check: str, detail: str, advice: str | None) -> Finding:
+def _finding(check: str, detail: str, advice: str | None) -> Finding:
     return Finding(check, advice is None, detail if advice is None else f"{detail}: {advice}")
 
 
 def _folder(data_dir: Path) -> Iterator[Finding]:
     path = data_dir.expanduser().resolve()
-    there = next(each for each in (path, *path.parents) if each.exists())
-    writable = os.access(there, os.W_OK | os.X_OK)
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    writable = os.access(existing, os.W_OK | os.X_OK)
     advice = None if writable else "not writable; set DATABASE_DATA_DIR or DATABASE_URL"
-    yield _found("data folder", str(path), advice)
-    free = shutil.disk_usage(there).free >> 20
-    few = None if free >= _MIN_FREE_MB else f"free at least {_MIN_FREE_MB} MiB"
-    yield _found("disk", f"{free} MiB free", few)
+    yield _finding("data folder", str(path), advice)
+    free = shutil.disk_usage(existing).free >> 20
+    shortage = None if free >= _MIN_FREE_MB else f"free at least {_MIN_FREE_MB} MiB"
+    yield _finding("disk", f"{free} MiB free", shortage)
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
@@ -133,22 +135,22 @@ async def _asked_of(settings: Settings, url: str) -> list[Finding]:
             [(server, _)] = await (await first.execute(query)).fetchall()
             async with second.transaction():
                 await second.execute("SELECT 1")
-                sent = time.time()
+                sent_at = time.time()
                 [(other, now)] = await (await first.execute(query)).fetchall()
-                ahead = now - (sent + time.time()) / 2
+                ahead = now - (sent_at + time.time()) / 2
         has_keys = await PostgresKeys(engines.control).any()
     finally:
         await engines.dispose()
     pooled = None if server == other else "use session pooling, or connect to Postgres directly"
-    shown = "not by transaction" if pooled is None else "a pooler uses transaction pooling"
+    pooling = "not by transaction" if pooled is None else "a pooler uses transaction pooling"
     late = None if abs(ahead) <= _MAX_CLOCK_SECONDS else "synchronize the clocks (NTP)"
     auth = settings.auth
     needs_key = has_keys or auth.bootstrap_key or auth.jwt.issuer
     anyone = not needs_key and auth.anonymous == "anywhere"
     return [
-        _found("pooling", shown, pooled),
-        _found("clock", f"{ahead:+.3f} s at the database", late),
-        _found(
+        _finding("pooling", pooling, pooled),
+        _finding("clock", f"{ahead:+.3f} s at the database", late),
+        _finding(
             "access",
             f"requests from {'anywhere' if anyone else 'other machines'} need "
             f"{'no ' if anyone else 'a '}key",

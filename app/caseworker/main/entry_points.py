@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from caseworker.main.errors import StartupError
 
-Made = TypeVar("Made")
+Product = TypeVar("Product")
 
 COMMANDS = "caseworker.commands"
 """Entry point group for CLI commands; the entry point's name is the command name."""
@@ -32,10 +32,10 @@ def installed_commands(
     A command that cannot be created raises StartupError when it is called, so that a broken package
     disables no other command.
     """
-    found: dict[str, list[EntryPoint]] = {}
+    points_by_name: dict[str, list[EntryPoint]] = {}
     for at in registered(COMMANDS, points):
-        found.setdefault(at.name, []).append(at)
-    return {name: partial(_command, at) for name, at in found.items()}
+        points_by_name.setdefault(at.name, []).append(at)
+    return {name: partial(_command, at) for name, at in points_by_name.items()}
 
 
 def _command(points: list[EntryPoint], with_client: object) -> Callable[..., None]:
@@ -43,8 +43,8 @@ def _command(points: list[EntryPoint], with_client: object) -> Callable[..., Non
     try:
         if len(points) > 1:
             raise _twice("command", point.name, point.value, points[1].value)
-        made = created(point, "command", with_client)
-        if not inspect.isroutine(made):
+        object_ = created(point, "command", with_client)
+        if not inspect.isroutine(object_):
             raise StartupError(
                 f"The command {point.name!r} ({point.value}) must be a function that returns a "
                 "command."
@@ -57,14 +57,14 @@ def _command(points: list[EntryPoint], with_client: object) -> Callable[..., Non
 
         refuse.__doc__ = str(error)
         return refuse
-    command: Callable[..., None] = made
+    command: Callable[..., None] = object_
     return command
 
 
 def registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[EntryPoint]:
     """Return the entry points of a group, without those whose extra is not installed."""
-    found = _all_points().select(group=group) if points is None else points
-    return [each for each in found if _is_installed(each)]
+    points_of_group = _all_points().select(group=group) if points is None else points
+    return [each for each in points_of_group if _is_installed(each)]
 
 
 def _is_installed(point: EntryPoint) -> bool:
@@ -91,10 +91,10 @@ _all_points = cache(entry_points)
 """Cached because every call reads the metadata of all installed packages."""
 
 
-def unique(kind: str, found: Iterable[tuple[str, str, Made]]) -> dict[str, Made]:
+def unique(kind: str, entries: Iterable[tuple[str, str, Product]]) -> dict[str, Product]:
     """Return (name, origin, object) entries as a mapping by name, sorted; reject duplicates."""
-    by_name: dict[str, tuple[str, Made]] = {}
-    for name, origin, each in found:
+    by_name: dict[str, tuple[str, Product]] = {}
+    for name, origin, each in entries:
         if name in by_name:
             raise _twice(kind, name, by_name[name][0], origin)
         by_name[name] = (origin, each)

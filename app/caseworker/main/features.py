@@ -109,16 +109,16 @@ PROBLEM_TYPES: Final = frozenset(
 
 
 def open_features(
-    parts: Parts, given: Mapping[type, Any] = MappingProxyType({})
+    parts: Parts, overrides: Mapping[type, Any] = MappingProxyType({})
 ) -> tuple[Mapping[type, Any], Sequence[Opened]]:
     """Build the services of all features for a process.
 
-    Returns all services by type, and the parts of each feature. Services that are ``given``
+    Returns all services by type, and the parts of each feature. Services that are ``overrides``
     replace those of the process and of features.
     """
-    services, opened = {**parts.services, **given}, []
+    services, opened = {**parts.services, **overrides}, []
     for feature in FEATURES:
         one = feature.open(replace(parts, services=MappingProxyType(services)))
-        services |= {type(each): each for each in one.services} | dict(given)
+        services |= {type(each): each for each in one.services} | dict(overrides)
         opened.append(one)
     return services, opened

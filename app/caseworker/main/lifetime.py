@@ -134,8 +134,8 @@ def run_to_end(main: Coroutine[Any, Any, T], *, handles_signals: bool = False) -
     try:
         return runner.run(ended())
     finally:
-        if left := asyncio.all_tasks(loop):
-            names = ", ".join(sorted(task.get_name() for task in left))
+        if unfinished := asyncio.all_tasks(loop):
+            names = ", ".join(sorted(task.get_name() for task in unfinished))
             log.warning("process.tasks_left", detail=names)
         else:
             loop.run_until_complete(loop.shutdown_asyncgens())

@@ -144,8 +144,8 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept all waiting connections, close the sockets, and wait for the last responses."""
-        most = self.config.backlog
-        waiting = [each for sock in sockets or () for each in islice(_accepted(sock), most)]
+        max_accepted = self.config.backlog
+        waiting = [each for sock in sockets or () for each in islice(_accepted(sock), max_accepted)]
         for server in self.servers:
             server.close()
         for each in waiting:

@@ -85,7 +85,7 @@ class LoopWatch:
             if renewed.wait(HELD_SECONDS) or not over.locked():
                 continue
             frame = sys._current_frames().get(ident)
-            found = _holder(frame)
+            holder = _holder(frame)
             del frame
             while not renewed.wait(LOOK_SECONDS) and over.locked():
                 pass
@@ -93,16 +93,16 @@ class LoopWatch:
             seconds = round(time.monotonic() - began_at - waited, 3)
             if seconds <= HELD_SECONDS:
                 continue
-            self._holds.labels(found.kind).inc()
+            self._holds.labels(holder.kind).inc()
             log.warning(
                 "loop.held",
                 seconds=seconds,
-                kind=found.kind,
-                detail=found.place,
-                run_id=found.run_id,
-                step_id=found.step_id,
-                method=found.method,
-                route=found.route,
+                kind=holder.kind,
+                detail=holder.place,
+                run_id=holder.run_id,
+                step_id=holder.step_id,
+                method=holder.method,
+                route=holder.route,
             )
 
 
@@ -148,9 +148,9 @@ def _holder(frame: FrameType | None) -> LoopHolder:
             place = f"{module}:{frame.f_lineno}"
         if _LOCALS_ARE_SAFE:
             if module.startswith(("caseworker.", "fastapi.", "starlette.")):
-                found = _named(place, frame.f_locals)
-                if found is not None:
-                    return found
+                holder = _holder_in(place, frame.f_locals)
+                if holder is not None:
+                    return holder
         elif module == "caseworker.engine.step_runner":
             return LoopHolder(kind="step", place=place)
         elif module == "caseworker.platform.http.application":
@@ -159,9 +159,9 @@ def _holder(frame: FrameType | None) -> LoopHolder:
     return LoopHolder(kind="other", place=place)
 
 
-def _named(place: str | None, found: Mapping[str, Any]) -> LoopHolder | None:
+def _holder_in(place: str | None, variables: Mapping[str, Any]) -> LoopHolder | None:
     """Return the step or request found in a frame's local variables, if any."""
-    context, scope = found.get("context"), found.get("scope")
+    context, scope = variables.get("context"), variables.get("scope")
     if isinstance(context, FlowContext):
         run_id, step_id = context.run_id, context.path.text
         return LoopHolder(kind="step", place=place, run_id=run_id, step_id=step_id)

@@ -37,9 +37,9 @@ def check_model(name: str, *, only_answer: bool = False) -> list[Check]:
     """
     models = build_models(read_settings().settings)
     if name not in models.table:
-        known = ", ".join(models.table)
+        names_ = ", ".join(models.table)
         raise StartupError(
-            f"No model is named {name!r}.{suggestion(name, models.table)} Models: {known}."
+            f"No model is named {name!r}.{suggestion(name, models.table)} Models: {names_}."
         )
 
     async def checked() -> list[Check]:
@@ -73,11 +73,13 @@ async def _checks(model: ChatModel, *, only_answer: bool) -> list[Check]:
             checks.append({"capability": capability, "works": False, "detail": problem})
             return
         try:
-            found = find(reply)
+            evidence = find(reply)
         except (ValueError, TypeError, LookupError):
-            found = None
-        detail = found or f"not in the reply {reply.text!r} {reply.incomplete_reason or ''}".strip()
-        checks.append({"capability": capability, "works": bool(found), "detail": detail})
+            evidence = None
+        detail = (
+            evidence or f"not in the reply {reply.text!r} {reply.incomplete_reason or ''}".strip()
+        )
+        checks.append({"capability": capability, "works": bool(evidence), "detail": detail})
         if capability in ("plain answer", "streaming"):
             counts = reply.usage and f"{reply.usage.tokens_in} in, {reply.usage.tokens_out} out"
             usage = {"works": bool(counts), "detail": counts or "not reported"}

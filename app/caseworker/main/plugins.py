@@ -51,8 +51,10 @@ class Providers:
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
         """Find the providers; ``points`` replaces the installed entry points."""
-        found = registered(PROVIDERS, points)
-        self._points = unique("provider", ((each.name, each.value, each) for each in found))
+        points_of_group = registered(PROVIDERS, points)
+        self._points = unique(
+            "provider", ((each.name, each.value, each) for each in points_of_group)
+        )
 
     def __iter__(self) -> Iterator[str]:
         """Return the names of the registered providers."""
@@ -81,24 +83,26 @@ class Toolbox:
 
         ``credentials`` returns the credentials of tenants for MCP servers.
         """
-        self._held = AsyncExitStack()
+        self._exits = AsyncExitStack()
         resources = ToolResources(settings)
-        self._held.push_async_callback(resources.aclose)
-        named = (EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins)
-        made = [(at, _tool(at, resources)) for at in (*registered(TOOLS, points), *named)]
-        found = [(tool.spec.name, at.value, tool) for at, tool in made]
+        self._exits.push_async_callback(resources.aclose)
+        plugin_points = (
+            EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins
+        )
+        loaded = [(at, _tool(at, resources)) for at in (*registered(TOOLS, points), *plugin_points)]
+        points_of_group = [(tool.spec.name, at.value, tool) for at, tool in loaded]
         documents = dict[Path, Any]()
         for name, each in settings.http.items():
             key = f"tools.http.{name}"
-            found.append((name, key, _http_tool(key, name, each, resources, documents)))
-        by_name = unique("tool", found)
+            points_of_group.append((name, key, _http_tool(key, name, each, resources, documents)))
+        by_name = unique("tool", points_of_group)
         self.tools: tuple[Tool, ...] = tuple(by_name.values())
         self.servers = _tool_servers(settings.mcp, os.environ, credentials)
-        self._held.push_async_callback(self.servers.aclose)
+        self._exits.push_async_callback(self.servers.aclose)
 
     async def aclose(self) -> None:
         """Close the shared resources of the tools and the connections to tool servers."""
-        await self._held.aclose()
+        await self._exits.aclose()
 
 
 def _tool_servers(
@@ -126,7 +130,7 @@ def _tool_servers(
             command=() if each.command is None else (each.command, *each.args),
             env={variable: valued(name, variable) for variable in each.env},
             url=each.url or "",
-            headers={header: valued(name, named) for header, named in each.headers.items()},
+            headers={header: valued(name, variable) for header, variable in each.headers.items()},
             allow=None if each.allow is None else frozenset(each.allow),
             timeout_seconds=each.timeout_seconds,
             progress_timeout_seconds=each.progress_timeout_seconds,
@@ -208,9 +212,9 @@ def installed_agents(
     ``plugins`` are import paths of more agents, which have the names of their functions.
     ``points`` replaces the installed entry points.
     """
-    named = (EntryPoint(each.rpartition(":")[2], each, AGENTS) for each in plugins)
-    found = (*registered(AGENTS, points), *named)
-    return unique("code agent", ((at.name, at.value, _node(at, "agent")) for at in found))
+    plugin_points = (EntryPoint(each.rpartition(":")[2], each, AGENTS) for each in plugins)
+    all_points = (*registered(AGENTS, points), *plugin_points)
+    return unique("code agent", ((at.name, at.value, _node(at, "agent")) for at in all_points))
 
 
 def installed_node_types(
@@ -220,11 +224,11 @@ def installed_node_types(
 
     Factories receive ``parts``. ``points`` replaces the installed entry points.
     """
-    made = [(at, _node_type(at, parts)) for at in registered(NODE_TYPES, points)]
-    return tuple(unique("node type", ((each.name, at.value, each) for at, each in made)).values())
+    loaded = [(at, _node_type(at, parts)) for at in registered(NODE_TYPES, points)]
+    return tuple(unique("node type", ((each.name, at.value, each) for at, each in loaded)).values())
 
 
-def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
+def require_known(kind: str, key: str, names: Iterable[str], available: Iterable[str]) -> None:
     """Check that all names in a setting exist.
 
     Otherwise a mistyped entry in ``tools.deny``, for example, would deny nothing. ``kind`` and
@@ -233,12 +237,12 @@ def require_known(kind: str, key: str, names: Iterable[str], known: Iterable[str
     Raises:
         StartupError: a name is unknown; shows the setting, the closest match and all names.
     """
-    there = sorted(known)
+    available_names = sorted(available)
     for name in names:
-        if name not in there:
-            hint = suggestion(name, there)
+        if name not in available_names:
+            hint = suggestion(name, available_names)
             raise StartupError(
-                f"{key}: unknown {kind} {name!r}.{hint} Available: {', '.join(there)}"
+                f"{key}: unknown {kind} {name!r}.{hint} Available: {', '.join(available_names)}"
             )
 
 
@@ -256,21 +260,21 @@ def _is_plain(loaded: object) -> bool:
     """Return whether an object is a function that takes other values than ToolResources."""
     if not inspect.isfunction(loaded):
         return False
-    taken = inspect.signature(loaded).parameters.values()
+    parameters = inspect.signature(loaded).parameters.values()
     return any(
         each.default is each.empty
         and not re.search("ToolResources|Any|_empty", str(each.annotation))
-        for each in taken
+        for each in parameters
     )
 
 
 def _node_type(point: EntryPoint, parts: NodeParts) -> NodeType:
-    made = created(point, "node type", parts)
-    if not isinstance(made, NodeType):
+    node_type = created(point, "node type", parts)
+    if not isinstance(node_type, NodeType):
         raise StartupError(f"The node type {point.name!r} ({point.value}) is no NodeType.")
-    if getattr(made.node, "records_code", False):
-        return made
-    return replace(made, node=RecordedNode(made.name, made.node))
+    if getattr(node_type.node, "records_code", False):
+        return node_type
+    return replace(node_type, node=RecordedNode(node_type.name, node_type.node))
 
 
 def _node(point: EntryPoint, kind: str) -> FunctionNode:

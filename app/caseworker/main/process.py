@@ -162,12 +162,12 @@ class Process:
             self.telemetry.observers,
             settle_seconds=settings.cancellation.settle_seconds,
         )
-        payloads, shown = payloads_of(settings), settings.trace.max_shown_bytes
+        payloads, max_bytes = payloads_of(settings), settings.trace.max_shown_bytes
         offered = (
             self._thread,
             self.runs,
             payloads,
-            PayloadReading(self._store, payloads, max_shown_bytes=shown),
+            PayloadReading(self._store, payloads, max_shown_bytes=max_bytes),
             RunApprovals(self._approvals),
             self.sessions,
             credentials,
@@ -455,10 +455,10 @@ def allowed_hosts(settings: Settings) -> frozenset[str] | None:
     None allows any name: with anonymous access from anywhere and no configured hosts, checking the
     name is left to a reverse proxy.
     """
-    named = settings.server.allowed_hosts
-    if named is None and settings.auth.anonymous == "anywhere":
+    configured = settings.server.allowed_hosts
+    if configured is None and settings.auth.anonymous == "anywhere":
         return None
-    return frozenset({settings.server.host, *(named or ())})
+    return frozenset({settings.server.host, *(configured or ())})
 
 
 def pool_sizes(settings: Settings) -> PoolSizes:

@@ -67,9 +67,9 @@ def build_app(
     services of the process, by type. ``options`` replaces arguments of :func:`build_api`.
     """
     number = options.get("version", version("caseworker"))
-    found = open_features(process.parts, services)[0] if services else process.services
+    services_ = open_features(process.parts, services)[0] if services else process.services
     usual: dict[str, Any] = {
-        "authentication": found[Authentication],
+        "authentication": services_[Authentication],
         "readiness": process.check,
         "metrics": process.telemetry.metrics if metrics else None,
         "requests": process.telemetry.requests,
@@ -90,8 +90,8 @@ def build_app(
         errors={error: kind for each in FEATURES for error, kind in each.errors.items()},
         problems=PROBLEM_TYPES,
         schemas={"ServerSentEvent": SERVER_SENT_EVENT_SCHEMA},
-        services=found,
-        limits=found[ApiLimits],
+        services=services_,
+        limits=services_[ApiLimits],
         **{**usual, **options},
     )
 
@@ -151,9 +151,9 @@ def serve(
 @asynccontextmanager
 async def opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
     """Open a process and register the operator's agents before the first request."""
-    found = with_code_agents(agents, process.code)
+    agents_ = with_code_agents(agents, process.code)
     async with process.opened():
-        await register_agents(found, process.services[Definitions], DEFAULT_TENANT)
+        await register_agents(agents_, process.services[Definitions], DEFAULT_TENANT)
         yield
 
 
@@ -217,7 +217,7 @@ class _Server(Server):
 def _allow_connections(count: int) -> None:
     """Raise the soft limit of open files, up to the hard limit, to fit the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    needed = count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft_limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard))

@@ -48,8 +48,8 @@ def service_address(url: str | None = None) -> ServiceAddress:
     """
     project, shell = variables_of_project(Path.cwd()), os.environ
     variables = {**project, **shell}
-    if chosen := url or variables.get(_URL):
-        return _address(chosen, shell, project, of_shell=url is not None or _URL in shell)
+    if address := url or variables.get(_URL):
+        return _address(address, shell, project, of_shell=url is not None or _URL in shell)
     if not _may_be_configured():
         return _address(DEFAULT_URL, variables)
     from caseworker.main.configuration import settings_of, url_of, warn_of_near_misses
@@ -59,13 +59,13 @@ def service_address(url: str | None = None) -> ServiceAddress:
     server = loaded.settings.server
     if server.port == 0:
         raise StartupError("server.port is 0 (any free port). Set --url or CASEWORKER_URL.")
-    chosen = url_of(server.host, server.port)
+    address = url_of(server.host, server.port)
     origins = [loaded.origins[part] for part in _ADDRESS if part in loaded.origins]
     if not origins:
-        return _address(chosen, variables)
+        return _address(address, variables)
     of_file = Path(shell.get(_CONFIG, "")).is_absolute()
     of_shell = all(each in shell or (":" in each and of_file) for each in origins)
-    return _address(chosen, shell, project, of_shell=of_shell)
+    return _address(address, shell, project, of_shell=of_shell)
 
 
 def _may_be_configured() -> bool:
@@ -85,6 +85,6 @@ def _address(
     of_shell: bool = True,
 ) -> ServiceAddress:
     project = project or {}
-    own, other = (shell, project) if of_shell else (project, shell)
-    key, source = own.get(_KEY, "").strip(), ".env" if of_shell else "the environment"
+    variables, other = (shell, project) if of_shell else (project, shell)
+    key, source = variables.get(_KEY, "").strip(), ".env" if of_shell else "the environment"
     return ServiceAddress(url, key, source if other.get(_KEY) and not key else None)

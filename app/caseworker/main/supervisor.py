@@ -95,7 +95,7 @@ class _Child:
     served: bool
     """Whether a process with this number has ever reported that it answers."""
     began_at: float = field(default_factory=time.monotonic)
-    said: str | None = None
+    message: str | None = None
     """The status message: empty once it answers, an error if it could not start, else None."""
     again_at: float | None = None
     """Monotonic time of its restart; None while it is alive."""
@@ -106,14 +106,14 @@ class _Child:
         """Return the objects to wait on: the process exit and its pending status message."""
         if self.again_at is not None:
             return []
-        return [self.process.sentinel, *([self.hears] if self.said is None else [])]
+        return [self.process.sentinel, *([self.hears] if self.message is None else [])]
 
     def hear(self) -> None:
         """Read the child's status message."""
         with suppress(EOFError):  # the child was killed
-            if self.said is None and self.hears.poll():
-                self.said = self.hears.recv()
-        self.served = self.served or not (self.said or self.said is None)
+            if self.message is None and self.hears.poll():
+                self.message = self.hears.recv()
+        self.served = self.served or not (self.message or self.message is None)
 
 
 class ProcessSupervisor:
@@ -242,7 +242,7 @@ class ProcessSupervisor:
         code, death = child.process.exitcode or 0, self._death_of(child)
         if not child.served and code > 0 and death is None:
             raise StartupError(
-                child.said or f"A server process exited with code {code} during start-up."
+                child.message or f"A server process exited with code {code} during start-up."
             )
         self._bury(child, death)
         if self._count == 1 and code == 0 and child.table is not None and child.table.is_ending:
@@ -266,7 +266,7 @@ class ProcessSupervisor:
     def _bury(self, child: _Child, death: Death | None) -> None:
         """Log the death of a process; remember it if it counts against runs."""
         code = child.process.exitcode or 0
-        detail = child.said or ("" if death is None else death.cause)
+        detail = child.message or ("" if death is None else death.cause)
         if code or not child.is_alone:  # one that executes suspects ends if none is left
             log.warning("process.died", pid=child.process.pid, status=code, detail=detail)
         child.hears.close()
@@ -344,11 +344,11 @@ class ProcessSupervisor:
         for each in (woken, wakes):
             each.setblocking(False)
         before = {number: signal.signal(number, self._note) for number in ENDS}
-        told = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        previous = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
         try:
             yield woken
         finally:
-            signal.set_wakeup_fd(told)
+            signal.set_wakeup_fd(previous)
             for number, handler in before.items():
                 signal.signal(number, handler)
             woken.close()
@@ -414,9 +414,9 @@ class ReloadingSupervisor(ProcessSupervisor):
         self._children.append(self._next)
 
     def _look_at(self, child: _Child) -> None:
-        said_before = child.said
+        said_before = child.message
         child.hear()
-        if child is self._next and child.said == "":
+        if child is self._next and child.message == "":
             if self._served:
                 self._report("Reloaded; unfinished runs continue in the new process.")
             else:
@@ -425,8 +425,8 @@ class ReloadingSupervisor(ProcessSupervisor):
             for each in self._children:
                 if each is not child:
                     each.process.terminate()
-        elif child.said and child.said != said_before:
-            self._report(f"error: {child.said}")
+        elif child.message and child.message != said_before:
+            self._report(f"error: {child.message}")
         if child.process.is_alive():
             return
         child.hears.close()
@@ -435,7 +435,7 @@ class ReloadingSupervisor(ProcessSupervisor):
         if child is self._next:
             self._next = None
         if not (self._children or self._ending):
-            if code and not child.said:
+            if code and not child.message:
                 self._report(f"The service exited with code {code}.")
             self._report("Waiting for a change.")
 
@@ -446,22 +446,22 @@ def reserve(host: str, port: int) -> list[socket.socket]:
     Raises:
         StartupError: the address is in use or does not exist.
     """
-    taken = list[socket.socket]()
+    sockets = list[socket.socket]()
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in dict.fromkeys(found):
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(addresses):
             with socket.socket(family, socket.SOCK_STREAM) as alone:
                 _set_up(alone, family)
                 alone.bind(address)
                 address = alone.getsockname()
-            taken.append(_bound(family, address))
+            sockets.append(_bound(family, address))
     except OSError as error:
-        for each in taken:
+        for each in sockets:
             each.close()
         raise StartupError(
             f"server.port: cannot bind to {host}:{port}: {error}; SERVER_PORT selects another port"
         ) from None
-    return taken
+    return sockets
 
 
 def _bound(family: int, address: Any) -> socket.socket:

@@ -23,23 +23,23 @@ class Described(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        shown = handler(schema)
-        properties = handler.resolve_ref_schema(shown).get("properties", {})
+        json_schema = handler(schema)
+        properties = handler.resolve_ref_schema(json_schema).get("properties", {})
         for name, text in docstrings_of(cls).items():
             field = cls.model_fields[name]
             if field.description is None and (name := field.alias or name) in properties:
                 properties[name]["description"] = text
-        return shown
+        return json_schema
 
 
 @cache
 def docstrings_of(model: type[BaseModel]) -> Mapping[str, str]:
     """Return the docstrings of a model's fields by name; empty if it has no source."""
-    found = dict[str, str | None]()
+    docstrings = dict[str, str | None]()
     for each in reversed(model.__mro__):
         if issubclass(each, BaseModel) and each is not BaseModel:
-            found |= _docstrings_in(each.__module__).get(each.__name__, {})
-    return {name: text for name, text in found.items() if text and name in model.model_fields}
+            docstrings |= _docstrings_in(each.__module__).get(each.__name__, {})
+    return {name: text for name, text in docstrings.items() if text and name in model.model_fields}
 
 
 @cache

@@ -30,7 +30,7 @@ def queue_of(size: int) -> int:
 
 @dataclass(slots=True)
 class _Tenant:
-    held: int = 0
+    slots_in_use: int = 0
     served: int = 0
     """Number of the last grant; 0 before the first."""
     waiting: list["asyncio.Future[None]"] = field(default_factory=list)
@@ -52,14 +52,18 @@ class FairSlots:
 
         The tenant ``None`` is the service itself, which has no share limit.
         """
-        own = self._tenants.get(tenant)
-        if own is None:
-            own = self._tenants[tenant] = _Tenant()
-        if self._free and not self._waiting and (tenant is None or own.held < self._share):
-            self._give(own)
+        queue = self._tenants.get(tenant)
+        if queue is None:
+            queue = self._tenants[tenant] = _Tenant()
+        if (
+            self._free
+            and not self._waiting
+            and (tenant is None or queue.slots_in_use < self._share)
+        ):
+            self._give(queue)
             return
         slot = asyncio.get_running_loop().create_future()
-        own.waiting.append(slot)
+        queue.waiting.append(slot)
         self._waiting += 1
         self._grant()
         try:
@@ -68,8 +72,8 @@ class FairSlots:
             if slot.done() and not slot.cancelled():
                 self.release(tenant)  # granted just before the cancel arrived
             else:
-                if slot in own.waiting:
-                    own.waiting.remove(slot)
+                if slot in queue.waiting:
+                    queue.waiting.remove(slot)
                     self._waiting -= 1
                 self._forget(tenant)
             raise
@@ -90,13 +94,13 @@ class FairSlots:
         Returns False immediately if the tenant holds its full share of the slots, if the queue is
         full, or if the tenant's requests fill its share of the queue.
         """
-        own = self._tenants.get(tenant) or _Tenant()
-        if own.held >= self._share:
+        queue = self._tenants.get(tenant) or _Tenant()
+        if queue.slots_in_use >= self._share:
             return False
         if self._free and not self._waiting:
-            self._give(self._tenants.setdefault(tenant, own))
+            self._give(self._tenants.setdefault(tenant, queue))
             return True
-        if self._waiting >= self._queue or len(own.waiting) >= share_of(self._queue):
+        if self._waiting >= self._queue or len(queue.waiting) >= share_of(self._queue):
             return False
         try:
             async with asyncio.timeout(seconds):
@@ -107,7 +111,7 @@ class FairSlots:
 
     def release(self, tenant: str | None) -> None:
         """Release a slot that ``tenant`` holds."""
-        self._tenants[tenant].held -= 1
+        self._tenants[tenant].slots_in_use -= 1
         self._free += 1
         self._forget(tenant)
         self._grant()
@@ -128,24 +132,24 @@ class FairSlots:
             able = [
                 each
                 for name, each in self._tenants.items()
-                if each.waiting and (name is None or each.held < self._share)
+                if each.waiting and (name is None or each.slots_in_use < self._share)
             ]
             if not able:
                 return
-            chosen = min(able, key=lambda each: (each.held, each.served))
+            next_tenant = min(able, key=lambda each: (each.slots_in_use, each.served))
             self._waiting -= 1
-            self._give(chosen)
-            chosen.waiting.pop(0).set_result(None)
+            self._give(next_tenant)
+            next_tenant.waiting.pop(0).set_result(None)
 
     def _give(self, tenant: _Tenant) -> None:
         self._free -= 1
         self._grants += 1
-        tenant.held += 1
+        tenant.slots_in_use += 1
         tenant.served = self._grants
 
     def _forget(self, tenant: str | None) -> None:
-        own = self._tenants.get(tenant)
-        if own is not None and not (own.held or own.waiting):
+        queue = self._tenants.get(tenant)
+        if queue is not None and not (queue.slots_in_use or queue.waiting):
             del self._tenants[tenant]
 
 
@@ -166,9 +170,9 @@ class FairQueue(Generic[Item]):
 
     def remove(self, item: Item, tenant: str | None) -> None:
         """Remove an item of a tenant."""
-        own = self._items[tenant]
-        del own[item]
-        if not own:
+        items = self._items[tenant]
+        del items[item]
+        if not items:
             del self._items[tenant]
 
     def first(self, tenant: str | None) -> Item:

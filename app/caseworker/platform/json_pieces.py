@@ -26,18 +26,18 @@ class PieceEncoder:
     ) -> None:
         self._sorts = sort_keys
         self._comma, self._colon = separators
-        self._whole = JSONEncoder(
+        self._encoder = JSONEncoder(
             ensure_ascii=False, sort_keys=sort_keys, separators=separators
         ).encode
 
     def pieces(self, value: Any) -> Iterator[str]:
         """Yield the text of a value; the joined pieces are the text that ``json.dumps`` returns."""
         if _is_short(value):
-            yield self._whole(value)
+            yield self._encoder(value)
         elif isinstance(value, str):
             yield '"'
             for at in range(0, len(value), _PIECE_CHARS):
-                yield self._whole(value[at : at + _PIECE_CHARS])[1:-1]
+                yield self._encoder(value[at : at + _PIECE_CHARS])[1:-1]
             yield '"'
         elif isinstance(value, dict):
             start = "{"
@@ -58,7 +58,7 @@ class PieceEncoder:
 
     def _elements(self, batch: list[Any]) -> Iterator[str]:
         if _is_short(batch):
-            yield self._whole(batch)[1:-1]
+            yield self._encoder(batch)[1:-1]
             return
         for at, each in enumerate(batch):
             if at:

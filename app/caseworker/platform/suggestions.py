@@ -9,12 +9,12 @@ MAX_NAMES: Final = 200
 """Longer names and further known names are not compared, because that would take too long."""
 
 
-def suggestion(given: object, known: Collection[str]) -> str:
-    """Return a question that names the one of our names that resembles ``given`` most.
+def suggestion(name: object, known_names: Collection[str]) -> str:
+    """Return a question that names the one of our names that resembles ``name`` most.
 
-    It is empty if none does. It never repeats ``given``, which may be a secret.
+    It is empty if none does. It never repeats ``name``, which may be a secret.
     """
-    if not isinstance(given, str) or not 2 < len(given) <= _MAX_NAME_CHARS:
+    if not isinstance(name, str) or not 2 < len(name) <= _MAX_NAME_CHARS:
         return ""
-    close = get_close_matches(given.lower(), list(known)[:MAX_NAMES], n=1, cutoff=0.65)
-    return f" Did you mean '{close[0]}'?" if close and close[0] != given else ""
+    close = get_close_matches(name.lower(), list(known_names)[:MAX_NAMES], n=1, cutoff=0.65)
+    return f" Did you mean '{close[0]}'?" if close and close[0] != name else ""

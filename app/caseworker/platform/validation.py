@@ -13,9 +13,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from caseworker.platform.suggestions import suggestion
 
-OWN: Final = "caseworker"
+ERROR_TYPE: Final = "caseworker"
 """Pydantic error type that marks our own messages."""
-_UNKNOWN: Final = f"{OWN}_unknown"
+_UNKNOWN: Final = f"{ERROR_TYPE}_unknown"
 """Pydantic error type of unknown fields. Only shown errors get a suggestion: a body may have
 100,000 unknown fields, and each comparison takes 0.1 ms."""
 
@@ -61,7 +61,7 @@ letters and digits."""
 def refusal(message: str) -> PydanticCustomError:
     """Return an error with our own message, for validators to raise."""
     template: LiteralString = "{message}"
-    return PydanticCustomError(OWN, template, {"message": message})
+    return PydanticCustomError(ERROR_TYPE, template, {"message": message})
 
 
 def field_of(names: Iterable[str | int]) -> str:
@@ -81,17 +81,19 @@ def message_of(error: Mapping[str, Any]) -> str:
     If the error contains the input, the message may say which type it has, or which of our names
     resembles it most.
     """
-    if error["type"] == OWN:
+    if error["type"] == ERROR_TYPE:
         return str(error["msg"])
     if error["type"] == _UNKNOWN:
-        known = error["ctx"]["known"]
-        return MESSAGES["extra_forbidden"] + (suggestion(error["loc"][-1], known) or _listed(known))
+        known_fields = error["ctx"]["known"]
+        return MESSAGES["extra_forbidden"] + (
+            suggestion(error["loc"][-1], known_fields) or _listed(known_fields)
+        )
     ctx = {name: _short(limit) for name, limit in (error.get("ctx") or {}).items()}
     message = MESSAGES.get(error["type"], OTHER).format_map(ctx)
-    given = error.get("input", ...)
-    if error["type"].endswith("_type") and (kind := _TYPES.get(type(given))):
+    value = error.get("input", ...)
+    if error["type"].endswith("_type") and (kind := _TYPES.get(type(value))):
         return f"{message[:-1]}, not {kind}."
-    return message + suggestion(given, _QUOTED.findall(str(ctx.get("expected", ""))))
+    return message + suggestion(value, _QUOTED.findall(str(ctx.get("expected", ""))))
 
 
 _TYPES: Final[Mapping[type, str]] = {
@@ -114,12 +116,12 @@ class Suggesting(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _suggest(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        known = _fields_of(cls)
+    def _suggest(cls, value: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        known_fields = _fields_of(cls)
         try:
-            return read(without_surplus(given, known))
+            return read(without_surplus(value, known_fields))
         except ValidationError as error:
-            raise with_suggestions(error, known) from None
+            raise with_suggestions(error, known_fields) from None
 
 
 @cache
@@ -127,35 +129,35 @@ def _fields_of(model: type[BaseModel]) -> Sequence[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def without_surplus(given: Any, known: Collection[str]) -> Any:
+def without_surplus(data: Any, known_fields: Collection[str]) -> Any:
     """Return an object without the unknown fields after the first ``_MAX_UNKNOWN``.
 
     It stays invalid, and no response shows their errors. Building an error for each of 80,000
     fields would hold the event loop for most of a second.
     """
-    if not isinstance(given, dict) or len(given) <= len(known) + _MAX_UNKNOWN:
-        return given
-    unknown = [name for name in given if name not in known]
+    if not isinstance(data, dict) or len(data) <= len(known_fields) + _MAX_UNKNOWN:
+        return data
+    unknown = [name for name in data if name not in known_fields]
     surplus = frozenset(unknown[_MAX_UNKNOWN:])
-    return {name: value for name, value in given.items() if name not in surplus}
+    return {name: value for name, value in data.items() if name not in surplus}
 
 
 _MAX_UNKNOWN: Final = 100
 
 
-def with_suggestions(error: ValidationError, known: Collection[str]) -> ValidationError:
+def with_suggestions(error: ValidationError, known_fields: Collection[str]) -> ValidationError:
     """Return an error about an object that suggests a known field for each unknown one."""
     errors = error.errors(include_url=False)
     if not any(_is_unknown(one) for one in errors):
         return error
-    lines = [_with_suggestion(one, known) for one in errors]
+    lines = [_with_suggestion(one, known_fields) for one in errors]
     return ValidationError.from_exception_data(error.title, lines)
 
 
-def _listed(known: Collection[str]) -> str:
-    if len(known) > _MAX_LISTED:
+def _listed(fields: Collection[str]) -> str:
+    if len(fields) > _MAX_LISTED:
         return " /openapi.json lists the allowed fields."
-    return f" Known fields: {', '.join(known)}."
+    return f" Known fields: {', '.join(fields)}."
 
 
 _MAX_LISTED: Final = 12
@@ -167,13 +169,13 @@ def _is_unknown(error: Mapping[str, Any]) -> bool:
     return error["type"] in kinds and len(error["loc"]) == 1
 
 
-def _with_suggestion(error: Mapping[str, Any], known: Collection[str]) -> InitErrorDetails:
+def _with_suggestion(error: Mapping[str, Any], known_fields: Collection[str]) -> InitErrorDetails:
     """Return an error with our own message; errors with our own types keep them."""
     kind, ctx = error["type"], error.get("ctx") or {}
     if _is_unknown(error):
-        kind, ctx = _UNKNOWN, {"known": list(known)}
-    elif not kind.startswith(OWN):
-        kind, ctx = OWN, {"message": message_of(error)}
+        kind, ctx = _UNKNOWN, {"known": list(known_fields)}
+    elif not kind.startswith(ERROR_TYPE):
+        kind, ctx = ERROR_TYPE, {"message": message_of(error)}
     template: LiteralString = "{message}"
-    said = PydanticCustomError(kind, template, ctx)
-    return InitErrorDetails(type=said, loc=error["loc"], input=error["input"])
+    error_type = PydanticCustomError(kind, template, ctx)
+    return InitErrorDetails(type=error_type, loc=error["loc"], input=error["input"])

@@ -65,23 +65,23 @@ class UrlRules:
         Raises:
             AddressRefusedError: the URL is malformed or not allowed.
         """
-        found = _URL.fullmatch(url) if len(url) <= MAX_URL_CHARS else None
-        if found is None:
+        match = _URL.fullmatch(url) if len(url) <= MAX_URL_CHARS else None
+        if match is None:
             raise AddressRefusedError(
                 "This must be a URL such as https://example.com/hook, with at most "
                 f"{MAX_URL_CHARS} printable ASCII characters, without user name, password or "
                 "fragment."
             )
-        scheme, host = found["scheme"], found["host"].strip("[]")
+        scheme, host = match["scheme"], match["host"].strip("[]")
         if scheme == "http" and not self.allow_http:
             raise AddressRefusedError(
                 "This must start with https://, unless the service sets webhooks.allow_http."
             )
-        port = int(found["port"] or {"http": 80, "https": 443}[scheme])
-        if not 0 < port < 1 << 16 or "#" in (found["target"] or ""):
+        port = int(match["port"] or {"http": 80, "https": 443}[scheme])
+        if not 0 < port < 1 << 16 or "#" in (match["target"] or ""):
             raise AddressRefusedError("This must have a port from 1 to 65535 and no fragment.")
         self._require_plain(host)
-        target = found["target"] or "/"
+        target = match["target"] or "/"
         return WebhookUrl(scheme, host, port, target if target[0] == "/" else f"/{target}")
 
     def require_public(self, addresses: Sequence[str]) -> None:

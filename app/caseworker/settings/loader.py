@@ -31,7 +31,7 @@ _NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL", f"{PREFIX}API_KEY")
 """Variables of the command line: the settings file, the service URL and its API key."""
 _NEAR_MISS = ": not a setting;"
 _HARMLESS_URL = re.compile(r"[\w+]+://(?![^@]*:.*@)(?!.*password=)")
-_TIERS, _NAMED = (("models", "small"), ("models", "big")), ("models", "named")
+_TIERS, _NAMED_MODELS = (("models", "small"), ("models", "big")), ("models", "named")
 _LINK = re.compile(r"=(tcp|udp|sctp)://|_SERVICE_(HOST|PORT)[_=]|_PORT_\d+_(TCP|UDP|SCTP)[_=]")
 _IN_YAML = {"model_type": "must be a section with keys and values", "tuple_type": "must be a list"}
 
@@ -80,14 +80,14 @@ def settings_file(environ: Mapping[str, str], cwd: Path) -> Path:
     Raises:
         SettingsError: the named file does not exist, or there are two files.
     """
-    named = environ.get(f"{PREFIX}CONFIG", "").strip()
-    found = [each for each in (FILE, PROJECT_FILE) if (cwd / each).exists()]
-    if not named and len(found) > 1:
+    config_path = environ.get(f"{PREFIX}CONFIG", "").strip()
+    existing = [each for each in (FILE, PROJECT_FILE) if (cwd / each).exists()]
+    if not config_path and len(existing) > 1:
         problem = f"one of them would be ignored; remove one, or name one in {PREFIX}CONFIG"
-        raise SettingsError(f"{' and '.join(found)}: {problem}")
-    path = cwd / Path(named or next(iter(found), FILE)).expanduser()
-    if not path.is_file() and (named or path.exists()):
-        where = f"{PREFIX}CONFIG" if named else path.name
+        raise SettingsError(f"{' and '.join(existing)}: {problem}")
+    path = cwd / Path(config_path or next(iter(existing), FILE)).expanduser()
+    if not path.is_file() and (config_path or path.exists()):
+        where = f"{PREFIX}CONFIG" if config_path else path.name
         raise SettingsError(f"{where}: file not found: {str(path)!r}")
     return path
 
@@ -147,7 +147,7 @@ def read_yaml(path: Path, *, is_core_schema: bool = False) -> Any:
 
 def lines_of(path: Path) -> dict[Location, int]:
     """Return the line of each value in a valid YAML file that is not itself a mapping or list."""
-    found: dict[Location, int] = {}
+    lines: dict[Location, int] = {}
 
     def visit(node: yaml.Node, at: Location) -> None:
         match node:
@@ -158,12 +158,12 @@ def lines_of(path: Path) -> dict[Location, int]:
                 for index, value in enumerate(node.value):
                     visit(value, (*at, index))
             case _:
-                found[at] = node.start_mark.line + 1
+                lines[at] = node.start_mark.line + 1
 
     with path.open("rb") as file:
         if (root := yaml.compose(file, Loader=_PlainLoader)) is not None:
             visit(root, ())
-    return found
+    return lines
 
 
 class YamlSource(YamlConfigSettingsSource):
@@ -184,7 +184,7 @@ class EnvironmentSource(InitSettingsSource):
     """
 
     def __init__(self, environ: Mapping[str, str], file: YamlSource) -> None:
-        self._given = {name: text.strip() for name, text in environ.items() if text.strip()}
+        self._values = {name: text.strip() for name, text in environ.items() if text.strip()}
         self._merged = file()
         self.origins: dict[Location, str] = {}  # the variable that set each value
         empty = sorted(name for name, text in environ.items() if not text.strip())
@@ -209,8 +209,8 @@ class EnvironmentSource(InitSettingsSource):
             fallbacks = self._section(tier).get("fallbacks")
             for index in range(len(fallbacks) if isinstance(fallbacks, list) else 0):
                 yield (*tier, "fallbacks", index, "api_key")
-        for name in self._section(_NAMED):
-            yield (*_NAMED, name, "api_key")
+        for name in self._section(_NAMED_MODELS):
+            yield (*_NAMED_MODELS, name, "api_key")
 
     def _section(self, path: Location) -> dict[str, Any]:
         """Return the values of a section; empty if its path holds another type."""
@@ -218,30 +218,30 @@ class EnvironmentSource(InitSettingsSource):
         for name in path:
             if isinstance(place, dict) and place.get(name) is None:
                 place[name] = {}
-            known = isinstance(place, dict) or (isinstance(place, list) and isinstance(name, int))
-            place = place[name] if known else {}
+            exists = isinstance(place, dict) or (isinstance(place, list) and isinstance(name, int))
+            place = place[name] if exists else {}
         return place if isinstance(place, dict) else {}
 
     def _set(self, path: Location, variable: str) -> None:
         """Set a key from its environment variable, if given."""
         section = self._section(path[:-1])
-        name = PREFIX + variable if PREFIX + variable in self._given else variable
-        if name in self._given:
+        name = PREFIX + variable if PREFIX + variable in self._values else variable
+        if name in self._values:
             section[str(path[-1])], self.origins[path] = self._parsed(name, path), name
 
     def _complete(self, path: Location, provider: str, *, tier: bool = False) -> None:
         """Default a provider's key and endpoint to the variables that its own clients read."""
         section = self._section(path)
-        chosen, elsewhere = str(section.get("provider") or provider), section.get("base_url")
-        if tier and chosen == "openai" and elsewhere is None:
+        provider_name, base_url = str(section.get("provider") or provider), section.get("base_url")
+        if tier and provider_name == "openai" and base_url is None:
             self._set((*path, "base_url"), "OPENAI_BASE_URL")
         # Otherwise the endpoint of a fallback or price source would receive another server's key.
-        if (tier or elsewhere is None) and section.get("api_key") is None:
-            self._set((*path, "api_key"), f"{chosen.upper()}_API_KEY")
+        if (tier or base_url is None) and section.get("api_key") is None:
+            self._set((*path, "api_key"), f"{provider_name.upper()}_API_KEY")
 
     def _parsed(self, name: str, path: Location) -> Any:
         """Parse a variable as null, a number or a list where its key accepts one."""
-        text, types = self._given[name], types_in(_field_at(path).annotation)
+        text, types = self._values[name], types_in(_field_at(path).annotation)
         if _LINK.match(f"={text}"):
             problem = (
                 f"{text!r} is a service link of the orchestrator; disable service links, or set"
@@ -259,13 +259,17 @@ class EnvironmentSource(InitSettingsSource):
 
     def _judge_names(self, keys_of_models: Iterable[str]) -> Iterator[str]:
         """Yield warnings about names that resemble settings; reject unknown prefixed names."""
-        known = {*map(variable_of, dict(keys_of(Settings))), *SHARED_VARIABLES, *keys_of_models}
-        for name, text in sorted(self._given.items()):
+        known_names = {
+            *map(variable_of, dict(keys_of(Settings))),
+            *SHARED_VARIABLES,
+            *keys_of_models,
+        }
+        for name, text in sorted(self._values.items()):
             bare = name.removeprefix(PREFIX)
-            if bare in known or name in _NO_SETTINGS:
+            if bare in known_names or name in _NO_SETTINGS:
                 continue
             prefix = name.removesuffix(bare)
-            near = get_close_matches(bare, known, n=1, cutoff=0.6 if prefix else 0.9)
+            near = get_close_matches(bare, known_names, n=1, cutoff=0.6 if prefix else 0.9)
             hint = f"did you mean {prefix}{near[0]}?" if near else "see config.yaml.example"
             if prefix and _LINK.search(f"{name}={text}"):
                 yield (
@@ -274,7 +278,7 @@ class EnvironmentSource(InitSettingsSource):
                 )
             elif prefix:
                 raise SettingsError(f"{name}: unknown setting; {hint}")
-            elif near and near[0] not in self._given:
+            elif near and near[0] not in self._values:
                 yield f"{name}{_NEAR_MISS} {hint}"
 
 
@@ -301,15 +305,15 @@ def _judge_empty(names: Sequence[str]) -> Iterator[str]:
         yield f"{', '.join(unset)}: empty, treated as not set"
 
 
-def _refuse_secrets(value: Any, path: Location, shown: str) -> None:
+def _refuse_secrets(value: Any, path: Location, source: str) -> None:
     """Reject keys, and passwords in URLs: files get copied, committed and mailed."""
     secret = SecretStr in types_in(_field_at(path).annotation) and value is not None
     if secret and not _HARMLESS_URL.match(str(value)):
         problem = f"secrets are read from the environment only; set {variable_of(path)}"
-        raise SettingsError(f"{shown}: {joined(path)}: {problem}")
+        raise SettingsError(f"{source}: {joined(path)}: {problem}")
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            _refuse_secrets(inner, (*path, name), shown)
+            _refuse_secrets(inner, (*path, name), source)
 
 
 def _field_at(path: Location) -> FieldInfo:
@@ -329,13 +333,13 @@ def _keys_in(field: FieldInfo) -> dict[str, FieldInfo]:
     return next((kind.model_fields for kind in types if hasattr(kind, "model_fields")), {})
 
 
-def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> str:
+def _line(error: ErrorDetails, origins: Mapping[Location, str], source: str) -> str:
     """Format a validation error as one line: where the value was set, and the allowed values."""
     from caseworker.platform.logs.redaction import redact_text
 
     kind, path, value = error["type"], error["loc"], error["input"]
     problem = re.sub(r"^.*? should ", "must ", error["msg"].removeprefix("Value error, "))
-    problem, field, found = _IN_YAML.get(kind, problem), _field_at(path), ""
+    problem, field, value_note = _IN_YAML.get(kind, problem), _field_at(path), ""
     if kind == "extra_forbidden":
         names = list(_keys_in(_field_at(path[:-1])))
         near = [f"did you mean {near}? " for near in get_close_matches(str(path[-1]), names, n=1)]
@@ -349,10 +353,10 @@ def _line(error: ErrorDetails, origins: Mapping[Location, str], shown: str) -> s
         or isinstance(value, dict | list)
         or (path in origins and _keys_in(field))  # malformed JSON may contain keys
     ):
-        found = " (its value is not shown)"
+        value_note = " (its value is not shown)"
     else:
-        found = f" (got {redact_text(json.dumps(value, default=str), max_chars=60)})"
+        value_note = f" (got {redact_text(json.dumps(value, default=str), max_chars=60)})"
     origin = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in origins), ())
     place = joined(path[len(origin) :])
-    where = f"{origins[origin]}.{place}".strip(".") if origin else f"{shown}: {place}"
-    return f"{redact_text(where)}: {problem}{found}"
+    where = f"{origins[origin]}.{place}".strip(".") if origin else f"{source}: {place}"
+    return f"{redact_text(where)}: {problem}{value_note}"

@@ -63,11 +63,11 @@ class ProviderSettings(Section):
 
     @model_validator(mode="after")
     def _has_what_the_provider_needs(self) -> Self:
-        chosen, needs = self.chosen_provider, _NEEDS.get(self.chosen_provider, ())
+        provider, needs = self.chosen_provider, _NEEDS.get(self.chosen_provider, ())
         if needs and not any(getattr(self, name) for name in needs):
-            usual = "its own api_key" if self.base_url else f"{chosen.upper()}_API_KEY"
+            usual = "its own api_key" if self.base_url else f"{provider.upper()}_API_KEY"
             names = ", or ".join(needs).replace("api_key", f"{usual} in the environment")
-            raise ValueError(f"provider: {chosen} requires {names}")
+            raise ValueError(f"provider: {provider} requires {names}")
         return self
 
 
@@ -194,12 +194,12 @@ class ModelSettings(ProviderSettings):
         if not self.chosen_model:
             raise ValueError(f"model: required because the provider is {self.chosen_provider}")
         prices = self.price_per_million_in_usd, self.price_per_million_out_usd
-        others = (
+        limits = (
             self.price_per_million_cached_usd,
             self.price_per_million_audio_in_usd,
             self.price_per_million_audio_out_usd,
         )
-        if None in prices and {*prices, *others} != {None}:
+        if None in prices and {*prices, *limits} != {None}:
             raise ValueError(
                 "price_per_million_in_usd: must be set together with price_per_million_out_usd"
             )
@@ -238,10 +238,10 @@ class TierSettings(ModelSettings):
     @model_validator(mode="after")
     def _is_one_of_both(self) -> Self:
         fields = type(self).model_fields
-        others = [each for each in fields if getattr(self, each) != fields[each].default]
-        if self.use is not None and others != ["use"]:
-            others.remove("use")
-            raise ValueError(f"use: replaces the other keys; remove {', '.join(others)}")
+        changed = [each for each in fields if getattr(self, each) != fields[each].default]
+        if self.use is not None and changed != ["use"]:
+            changed.remove("use")
+            raise ValueError(f"use: replaces the other keys; remove {', '.join(changed)}")
         return self
 
 
@@ -296,11 +296,11 @@ class ModelsSettings(Section):
             self._follow(tier.use, f"{name}.use", (*via, name), chain)
         elif tier is not None and (not via or tier.chosen_provider != BUILT_IN):
             planner = [ModelSettings(provider=BUILT_IN)] if tier.chosen_provider == STUB else []
-            own = enumerate(tier.fallbacks or planner, 1)
-            chain |= {name: tier, **{f"{name}.fallbacks.{at}": each for at, each in own}}
+            fallbacks = enumerate(tier.fallbacks or planner, 1)
+            chain |= {name: tier, **{f"{name}.fallbacks.{at}": each for at, each in fallbacks}}
         elif name not in self.named:
-            known = ", ".join(self.named) or "none"
-            raise ValueError(f"{place}: unknown model {name!r} (models.named: {known})")
+            names = ", ".join(self.named) or "none"
+            raise ValueError(f"{place}: unknown model {name!r} (models.named: {names})")
         elif f"named.{name}" not in chain:
             chain[f"named.{name}"] = self.named[name]
             for at, other in enumerate(self.named[name].fallbacks, 1):

@@ -48,12 +48,12 @@ def _host_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _origins(given: tuple[str, ...]) -> tuple[str, ...]:
-    for origin in given:
+def _origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    for origin in origins:
         parts = urlsplit(origin)
         if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":
             raise ValueError("must be origins such as https://app.example.com, without a path")
-    return tuple(origin.lower() for origin in given)
+    return tuple(origin.lower() for origin in origins)
 
 
 def _http_url(url: str) -> str:
@@ -295,10 +295,10 @@ class GatewaySettings(Section):
         if self.free_fields:
             from caseworker.models.fields.tables import TABLES  # builds the tables
 
-            given = (
+            fields = (
                 (TABLES[api], path) for api in self.free_fields for path in self.free_fields[api]
             )
-            for table, path in given:
+            for table, path in fields:
                 try:
                     row = table.row_at(path)
                 except ValueError as error:
@@ -319,8 +319,8 @@ class EventSettings(Section):
 
 def _https_url(url: str) -> str:
     parts = urlsplit(url)
-    here = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
-    if not parts.hostname or not (here or parts.scheme == "https"):
+    is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if not parts.hostname or not (is_local or parts.scheme == "https"):
         raise ValueError("must be an https URL")
     return url
 
@@ -518,11 +518,11 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
                 raise ValueError(f"limits.{larger}: must be at least limits.{smaller}")
         if self.artifacts.max_run_mb < self.artifacts.max_artifact_mb:
             raise ValueError("artifacts.max_run_mb: must be at least artifacts.max_artifact_mb")
-        known = self.models.chains()
+        models = self.models.chains()
         for at, name in enumerate(self.quotas.models or (), 1):
-            if name not in known:
+            if name not in models:
                 raise ValueError(
-                    f"quotas.models.{at}: unknown model; available: {', '.join(known)}"
+                    f"quotas.models.{at}: unknown model; available: {', '.join(models)}"
                 )
         steps, default = self.act.max_steps, cases.ActSettings.model_fields["max_steps"].default
         if self.flags.mode == "fallback_only" and steps > 1 and steps != default:

@@ -22,8 +22,8 @@ Names = tuple[Text, ...]
 
 def _endpoint(url: str) -> str:
     parts = urlsplit(url)
-    known = parts.scheme in ("http", "https") and parts.port != 0
-    if not (known and parts.hostname and "@" not in parts.netloc):
+    is_usable = parts.scheme in ("http", "https") and parts.port != 0
+    if not (is_usable and parts.hostname and "@" not in parts.netloc):
         raise ValueError("must be an http or https URL without user name or password")
     return url
 

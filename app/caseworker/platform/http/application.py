@@ -265,9 +265,12 @@ class RequestEnvelope:
         if self._max_seconds is not None:
             deadline = Deadline(self._max_seconds, scope, receive, send_named)
             scope[DEADLINE] = deadline
-        named = structlog.contextvars.bound_contextvars(request_id=request_id)
-        above = headers.getlist(HEADER)  # several are ignored
-        with named, below_caller(above[0]) if len(above) == 1 else nullcontext():
+        log_context = structlog.contextvars.bound_contextvars(request_id=request_id)
+        trace_headers = headers.getlist(HEADER)  # several are ignored
+        with (
+            log_context,
+            below_caller(trace_headers[0]) if len(trace_headers) == 1 else nullcontext(),
+        ):
             try:
                 if (refused := self._refused(scope, headers)) is not None:
                     await problem_response(scope, refused)(scope, receive, send_named)

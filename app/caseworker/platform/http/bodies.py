@@ -29,7 +29,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from caseworker.platform.docstrings import Described
 from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation
-from caseworker.platform.validation import OWN, Suggesting, field_of, refusal
+from caseworker.platform.validation import ERROR_TYPE, Suggesting, field_of, refusal
 
 _BOM = b"\xef\xbb\xbf"
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{},'))
@@ -181,10 +181,10 @@ def _refused(
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise MalformedJsonError("The body contains an object with a duplicate key.")
-    return found
+    return members
 
 
 def _integer(digits: str) -> int:
@@ -244,13 +244,13 @@ class View(Described):
 
         If several parts have an attribute, the first one counts.
         """
-        found = {
+        fields = {
             name: getattr(part, name)
             for part in reversed(parts)
             for name in cls.model_fields
             if hasattr(part, name)
         }
-        return cls.model_validate({**found, **members})
+        return cls.model_validate({**fields, **members})
 
 
 class DocumentedAs:
@@ -282,14 +282,14 @@ _RFC3339 = re.compile(
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
 
 
-def named_like(pattern: str, most: int, message: str) -> GetPydanticSchema:
-    """Return a validator for names of at most ``most`` characters that match an anchored pattern.
+def named_like(pattern: str, max_chars: int, message: str) -> GetPydanticSchema:
+    """Return a validator for names that match an anchored pattern, of at most ``max_chars``.
 
     Other names are rejected with ``message``.
     """
     form = core_schema.custom_error_schema(
-        core_schema.str_schema(pattern=pattern, max_length=most),
-        custom_error_type=OWN,
+        core_schema.str_schema(pattern=pattern, max_length=max_chars),
+        custom_error_type=ERROR_TYPE,
         custom_error_message=message,
     )
     return GetPydanticSchema(lambda of, read: core_schema.chain_schema([read(of), form]))

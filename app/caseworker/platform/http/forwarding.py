@@ -94,9 +94,9 @@ def own_address(url: str | None) -> Address:
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
         raise PermissionError(f"{folder} must belong to this user, and to nobody else.")
-    for left in folder.glob("*.sock"):  # of processes that were killed
-        if not _is_running(int(left.name.partition("-")[0])):
-            left.unlink(missing_ok=True)
+    for socket_file in folder.glob("*.sock"):  # of processes that were killed
+        if not _is_running(int(socket_file.name.partition("-")[0])):
+            socket_file.unlink(missing_ok=True)
     name = f"{os.getpid()}-{secrets.token_hex(4)}.sock"
     return Address(host=socket.gethostname(), socket=str(folder / name), url=url)
 
@@ -118,10 +118,12 @@ class ForwardedRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request that has the header."""
-        sent = [value.decode("latin-1") for name, value in scope["headers"] if name == _NAME]
-        at, client, digest = [*sent[0].split(" "), "", ""][:3]
+        addresses = [value.decode("latin-1") for name, value in scope["headers"] if name == _NAME]
+        at, client, digest = [*addresses[0].split(" "), "", ""][:3]
         signed = _signed(self._secret, scope["method"], _path_of(scope), digest, client, at)
-        is_valid = len(sent) == 1 and hmac.compare_digest(sent[0].encode(), signed.encode())
+        is_valid = len(addresses) == 1 and hmac.compare_digest(
+            addresses[0].encode(), signed.encode()
+        )
         is_time = at.isdecimal() and len(at) <= _TIME_DIGITS
         if not (is_valid and is_time and abs(time.time() - int(at)) <= VALID_SECONDS):
             refusal = problem_response(scope, ProblemError(FORGED))
@@ -196,18 +198,18 @@ class Forwarder:
             self._clients[place] = client
         base = "http://caseworker" if is_near else place.rstrip("/")
         path = _path_of(request.scope)
-        sent = client.build_request(request.method, base + path, content=content)
+        outgoing = client.build_request(request.method, base + path, content=content)
         digest = hashlib.sha256(content).hexdigest()
         host, now = "-" if request.client is None else request.client.host, str(int(time.time()))
         signed = _signed(to.secret, request.method, path, digest, host, now)
-        sent.headers = httpx.Headers(
+        outgoing.headers = httpx.Headers(
             [
                 *_passed(request.headers.raw, _SET_AGAIN),
                 (b"content-length", str(len(content)).encode()),
                 (_NAME, signed.encode()),
             ]
         )
-        sending = asyncio.ensure_future(client.send(sent, stream=True))
+        sending = asyncio.ensure_future(client.send(outgoing, stream=True))
         try:
             reply = await while_connected(request, sending)
         except (httpx.ConnectError, httpx.ConnectTimeout):
@@ -219,9 +221,9 @@ class Forwarder:
         if HEADER in reply.headers:
             await reply.aclose()
             raise MisdirectedError
-        found = StreamingResponse(_parts(reply), reply.status_code)
-        found.raw_headers = _passed(reply.headers.raw, _OF_THE_SERVER)
-        return found
+        response = StreamingResponse(_parts(reply), reply.status_code)
+        response.raw_headers = _passed(reply.headers.raw, _OF_THE_SERVER)
+        return response
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -235,14 +237,14 @@ async def while_connected(request: Request, work: asyncio.Future[T]) -> T:
     Raises:
         ClientDisconnect: the client is gone; ``work`` was not cancelled.
     """
-    gone = asyncio.create_task(_disconnected(request))
+    disconnect = asyncio.create_task(_disconnected(request))
     try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise ClientDisconnect
         return work.result()
     finally:
-        gone.cancel()
+        disconnect.cancel()
 
 
 async def _disconnected(request: Request) -> None:

@@ -117,10 +117,10 @@ async def metrics(request: Request) -> Response:
     access: MetricsAccess | None = request.app.state.metrics
     if access is None:
         raise ProblemError(ROUTE_NOT_FOUND)
-    shown = shown_credential(request)
-    if shown is None:
+    credential = shown_credential(request)
+    if credential is None:
         anonymous_caller(request, access.readable_from, refusal=_METRICS_REFUSED)
-    elif access.key is None or not hmac.compare_digest(shown.encode(), access.key.encode()):
+    elif access.key is None or not hmac.compare_digest(credential.encode(), access.key.encode()):
         raise ProblemError(CREDENTIAL_REFUSED, _METRICS_REFUSED)
     return Response(await access.text(), media_type=CONTENT_TYPE_LATEST)
 

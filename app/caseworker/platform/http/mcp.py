@@ -37,11 +37,11 @@ class McpAnswer:
                 return await receive()
             return {"type": "http.request", "body": content, "more_body": False}
 
-        async def sent(event: Message) -> None:
+        async def send_reply(event: Message) -> None:
             if self._opens_session and event["type"] == "http.response.start":
                 MutableHeaders(scope=event)[SESSION_HEADER] = secrets.token_hex(16)
             await send(event)
 
         manager = StreamableHTTPSessionManager(self._server, stateless=True)
         async with manager.run():
-            await manager.handle_request(scope, received, sent)
+            await manager.handle_request(scope, received, send_reply)

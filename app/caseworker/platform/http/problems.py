@@ -26,7 +26,7 @@ from caseworker.platform.caller import (
 )
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.suggestions import suggestion
-from caseworker.platform.validation import OWN, field_of, message_of
+from caseworker.platform.validation import ERROR_TYPE, field_of, message_of
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -299,8 +299,8 @@ class Problems:
         if isinstance(error, ProblemError):
             return error
         for kind in type(error).__mro__:
-            if (found := self._errors.get(kind)) is not None:
-                return ProblemError(found) if isinstance(found, ProblemType) else found(error)
+            if (entry := self._errors.get(kind)) is not None:
+                return ProblemError(entry) if isinstance(entry, ProblemType) else entry(error)
         raise LookupError(type(error).__name__)
 
     async def _answer(self, request: Request, error: Exception) -> Response:
@@ -374,15 +374,15 @@ def violations_of(errors: Iterable[Mapping[str, Any]]) -> list[Violation]:
 
 def _allowed_methods(request: Request) -> str:
     """Return all methods of a resource, over all matching routes, as an Allow header."""
-    found = {
+    methods = {
         method
         for route in _routes(request)
         if route.matches(request.scope)[0] is not Match.NONE
         for method in route.methods or ()
     }
-    if "GET" in found:
-        found.add("HEAD")
-    return ", ".join(sorted(found)) or "GET, HEAD"
+    if "GET" in methods:
+        methods.add("HEAD")
+    return ", ".join(sorted(methods)) or "GET, HEAD"
 
 
 def _routes(request: Request) -> Iterator[APIRoute]:
@@ -396,6 +396,6 @@ def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    if error["loc"] == ("body",) and error["type"] != OWN:
+    if error["loc"] == ("body",) and error["type"] != ERROR_TYPE:
         return "The body must be a JSON object."
     return message_of(error)

@@ -337,13 +337,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def _drop(self, size: int) -> None:
         """Count bytes that are read and dropped; read no more of them if these are too many."""
         self._dropped_bytes += size
-        most = MAX_DROPPED_BYTES * (IDENTIFIED_DROPS if self._is_identified else 1)
+        max_bytes = MAX_DROPPED_BYTES * (IDENTIFIED_DROPS if self._is_identified else 1)
         try:
             if not self._is_identified:
                 self.bodies.hold(size, None)
         except ProblemError:
             self.flow.pause_reading()
-        if self._dropped_bytes + READ_BYTES > most:
+        if self._dropped_bytes + READ_BYTES > max_bytes:
             self.flow.pause_reading()
 
     def _release_body(self) -> None:
@@ -369,8 +369,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _judge_body(self, before: int) -> None:
         self._timer = None
-        came, least = self._body_bytes - before, self._least_bytes
-        if came >= least or self.flow.read_paused:
+        came, min_bytes = self._body_bytes - before, self._least_bytes
+        if came >= min_bytes or self.flow.read_paused:
             self._watch_body(self._body_bytes)
         else:
             self._answer(REQUEST_TIMEOUT)

@@ -201,7 +201,7 @@ class BodiesUnderWay:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held = Counter[str | None]()
+        self._in_use = Counter[str | None]()
         """Bytes held by each tenant; None is requests whose tenant is not known."""
 
     def hold(self, size: int, tenant: str | None) -> None:
@@ -210,20 +210,20 @@ class BodiesUnderWay:
         Raises:
             ProblemError: all bodies, or those of the tenant, exceed the memory limit for them.
         """
-        self._held[tenant] += size
+        self._in_use[tenant] += size
         if tenant is None:
-            is_full = self._held[None] > self._limit // UNIDENTIFIED_SHARE
+            is_full = self._in_use[None] > self._limit // UNIDENTIFIED_SHARE
         else:
-            of_tenants = self._held.total() - self._held[None]
-            is_full = self._held[tenant] > share_of(self._limit) or of_tenants > self._limit
+            of_tenants = self._in_use.total() - self._in_use[None]
+            is_full = self._in_use[tenant] > share_of(self._limit) or of_tenants > self._limit
         if is_full:
             raise ProblemError(TOO_MANY_BODIES)
 
     def release(self, size: int, tenant: str | None) -> None:
         """Subtract ``size`` bytes of a tenant after their body was processed or abandoned."""
-        self._held[tenant] -= size
-        if not self._held[tenant]:
-            del self._held[tenant]
+        self._in_use[tenant] -= size
+        if not self._in_use[tenant]:
+            del self._in_use[tenant]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,11 +335,11 @@ def _require_unique(query: QueryParams) -> None:
     repeated = [name for name, count in counts.items() if count > 1]
     if repeated:
         message = "Send this parameter once: all given filters must match."
-        violations = [Violation(_shown(name), message) for name in repeated]
+        violations = [Violation(_public_name(name), message) for name in repeated]
         raise ProblemError(INVALID_REQUEST, violations=violations[:MAX_VIOLATIONS])
 
 
-def _shown(name: str) -> str:
+def _public_name(name: str) -> str:
     return redact_text(name, max_chars=_LONGEST_NAME)
 
 
@@ -349,7 +349,7 @@ def _require_none(query: QueryParams) -> None:
     Raises:
         ProblemError: there are some; the error names each of them.
     """
-    if names := [_shown(name) for name in query if is_storable(name)]:
+    if names := [_public_name(name) for name in query if is_storable(name)]:
         message = "Unknown field. This route has no query parameters."
         violations = [Violation(name, message) for name in names]
         raise ProblemError(INVALID_REQUEST, violations=violations[:MAX_VIOLATIONS])
@@ -360,8 +360,8 @@ class LabelledRoute(Route):
 
     def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
         """Return how the route matches a request, and its additions to the ASGI scope."""
-        match, found = super().matches(scope)
-        return match, {**found, "route": self}
+        match, child_scope = super().matches(scope)
+        return match, {**child_scope, "route": self}
 
 
 class PostingRoute(ApiRoute):
@@ -378,8 +378,8 @@ class PostingRoute(ApiRoute):
     async def _answer(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         sent_by = Request(scope, receive, send)
         request = await ApiRequest.of(sent_by, self.required_scope, run_keys=self.accepts_run_key)
-        sent = await request.json() if await request.body() else None
-        body, errors = cast("Any", self.body_field).validate(sent, loc=("body",))
+        document = await request.json() if await request.body() else None
+        body, errors = cast("Any", self.body_field).validate(document, loc=("body",))
         if errors:
             raise ProblemError(INVALID_REQUEST, violations=violations_of(errors))
         response = await self.endpoint(body, request)
@@ -416,20 +416,22 @@ class ApiRequest(Request):
         shared: HttpContext = request.app.state.shared
         authentication = shared.authentication
         try:
-            found = cls(request, await identify(request, shared))
+            api_request = cls(request, await identify(request, shared))
         except (CredentialRequiredError, InvalidCredentialError):
             await wait_connected(request, authentication.refusal_delay())
             raise
-        ACTING.set(found.caller)
-        tenant = request.scope["tenant"] = found.caller.tenant  # also used by the request log
+        ACTING.set(api_request.caller)
+        tenant = request.scope["tenant"] = api_request.caller.tenant  # also used by the request log
         TENANT.set(tenant)
         request.scope.get(IDENTIFIED, bool)()
-        own = found.caller.run_id
-        if own is not None and not (run_keys and request.path_params.get("run_id", own) == own):
+        run_of_key = api_request.caller.run_id
+        if run_of_key is not None and not (
+            run_keys and request.path_params.get("run_id", run_of_key) == run_of_key
+        ):
             raise ScopeMissingError(scope)
-        found.require(scope)
+        api_request.require(scope)
         await shared.connections.enter(tenant, request.scope)
-        return found
+        return api_request
 
     def require(self, scope: KeyScope) -> None:
         """Check that the caller has ``scope``.
@@ -534,20 +536,20 @@ class ApiRequest(Request):
         declared = self.headers.get("content-length", "")
         if len(declared) > _LENGTH_DIGITS or (declared.isdecimal() and int(declared) > limit):
             raise _too_large(limit)
-        chunks, size, held, bodies = list[bytes](), 0, 0, self._shared.bodies
+        chunks, size, held_bytes, bodies = list[bytes](), 0, 0, self._shared.bodies
         tenant = self.scope.get("tenant")
         try:
             with paused_deadline(self.scope):  # the minimum rate of bodies limits this time
                 async for chunk in self.stream():
                     chunks.append(chunk)
                     size += len(chunk)
-                    taken = getsizeof(chunk)  # small chunks are mostly object overhead
-                    held += taken
-                    bodies.hold(taken, tenant)
+                    chunk_bytes = getsizeof(chunk)  # small chunks are mostly object overhead
+                    held_bytes += chunk_bytes
+                    bodies.hold(chunk_bytes, tenant)
                     if size > limit:
                         raise _too_large(limit)
         finally:
-            bodies.release(held, tenant)
+            bodies.release(held_bytes, tenant)
         return b"".join(chunks)
 
 
@@ -556,8 +558,8 @@ def accepted_types(headers: Headers) -> dict[str, float]:
     accepted: dict[str, float] = {}
     for each in ",".join(headers.getlist("accept")).lower().split(","):
         name, *parameters = (part.strip() for part in each.split(";"))
-        given = next((one[2:] for one in parameters if one.startswith("q=")), "1")
-        accepted[name] = float(given) if _QUALITY.fullmatch(given) else 0.0
+        quality = next((one[2:] for one in parameters if one.startswith("q=")), "1")
+        accepted[name] = float(quality) if _QUALITY.fullmatch(quality) else 0.0
     return accepted
 
 
@@ -602,13 +604,13 @@ async def identify(request: Request, shared: HttpContext) -> Caller:
         CredentialRequiredError: it has no credential, and anonymous access is disabled.
         ProblemError: it has no credential, and anonymous access is not allowed for it.
     """
-    shown, run_keys = shown_credential(request), shared.services.get(RunKeys)
-    if shown is None and run_keys is not None:
-        shown = shown_run_key(request, run_keys.prefix)
-    if shown is not None and run_keys is not None and shown.startswith(run_keys.prefix):
-        return cast("Caller", await run_keys.caller_of(shown))
-    if shown is not None:
-        return await shared.authentication.caller_of(shown)
+    credential, run_keys = shown_credential(request), shared.services.get(RunKeys)
+    if credential is None and run_keys is not None:
+        credential = shown_run_key(request, run_keys.prefix)
+    if credential is not None and run_keys is not None and credential.startswith(run_keys.prefix):
+        return cast("Caller", await run_keys.caller_of(credential))
+    if credential is not None:
+        return await shared.authentication.caller_of(credential)
     if not await shared.authentication.is_open():
         raise CredentialRequiredError
     return anonymous_caller(request, shared.limits.anonymous, shared.limits)
@@ -620,10 +622,10 @@ def shown_credential(request: Request) -> str | None:
     Raises:
         InvalidCredentialError: the header is malformed, or sent more than once.
     """
-    shown = [value for name, value in request.scope["headers"] if name == b"authorization"]
-    if not shown:
+    headers = [value for name, value in request.scope["headers"] if name == b"authorization"]
+    if not headers:
         return None
-    if len(shown) > 1 or (bearer := _BEARER.fullmatch(shown[0])) is None:
+    if len(headers) > 1 or (bearer := _BEARER.fullmatch(headers[0])) is None:
         raise InvalidCredentialError
     return bearer[1].decode("ascii")
 
@@ -636,10 +638,10 @@ def shown_run_key(request: Request, prefix: str) -> str | None:
     Raises:
         InvalidCredentialError: the header is sent more than once.
     """
-    shown = [each for each in request.headers.getlist("x-api-key") if each.startswith(prefix)]
-    if len(shown) > 1:
+    keys = [each for each in request.headers.getlist("x-api-key") if each.startswith(prefix)]
+    if len(keys) > 1:
         raise InvalidCredentialError
-    return shown[0] if shown else None
+    return keys[0] if keys else None
 
 
 def anonymous_caller(
@@ -677,13 +679,13 @@ def anonymous_caller(
 
 def _is_from_another_page(request: Request, origins: frozenset[str]) -> bool:
     """Return whether a browser sends the request for a page whose origin is not configured."""
-    sent = [value.lower() for value in request.headers.getlist("origin")]
+    sent_origins = [value.lower() for value in request.headers.getlist("origin")]
     host = request.headers.get("host", "").lower()
-    own = {f"http://{host}", f"https://{host}", *origins}
+    own_origins = {f"http://{host}", f"https://{host}", *origins}
     cross_site = request.headers.get("sec-fetch-site") == "cross-site" and not (
-        sent and set(sent) <= origins
+        sent_origins and set(sent_origins) <= origins
     )
-    return cross_site or not own.issuperset(sent)
+    return cross_site or not own_origins.issuperset(sent_origins)
 
 
 def _is_own_host(request: Request, names: frozenset[str]) -> bool:
@@ -704,8 +706,8 @@ def is_loopback(host: str) -> bool:
 async def wait_connected(request: Request, seconds: float) -> None:
     """Sleep for ``seconds``, or until the connection is closed; read nothing from it."""
     until, is_closed = time.monotonic() + seconds, request.scope.get(IS_CLOSED, bool)
-    while (left := until - time.monotonic()) > 0 and not is_closed():  # noqa: ASYNC110
-        await asyncio.sleep(min(left, 1.0))
+    while (remaining := until - time.monotonic()) > 0 and not is_closed():  # noqa: ASYNC110
+        await asyncio.sleep(min(remaining, 1.0))
 
 
 def host_name(host: str) -> str:

@@ -114,8 +114,8 @@ def _lines_of(error: BaseException, groups: int) -> Iterator[str]:
     message = message_of(error)
     name = type(error).__qualname__[:_MAX_NAME_CHARS]
     module = type(error).__module__
-    shown = name if module == "builtins" else f"{module}.{name}"
-    yield f"{shown}: {message}\n" if message else f"{shown}\n"
+    full_name = name if module == "builtins" else f"{module}.{name}"
+    yield f"{full_name}: {message}\n" if message else f"{full_name}\n"
     if isinstance(error, BaseExceptionGroup) and groups:
         for inner in error.exceptions[:_MAX_IN_GROUP]:
             lines = format_error(inner, groups - 1).splitlines()

@@ -39,50 +39,50 @@ _LABELS = (
 )
 
 
-def _email(found: re.Match[str]) -> str | None:
+def _email(match: re.Match[str]) -> str | None:
     """Redact text with an at sign, except versions such as ``name@1.2``."""
-    return None if found.group().rpartition(".")[2].isdecimal() else "[email]"
+    return None if match.group().rpartition(".")[2].isdecimal() else "[email]"
 
 
-def _ip_address(found: re.Match[str]) -> str | None:
+def _ip_address(match: re.Match[str]) -> str | None:
     """Redact public IP addresses; private ones belong to the operator's own machines."""
     try:
-        address = ipaddress.ip_address(found.group())
+        address = ipaddress.ip_address(match.group())
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return "[ip address]" if is_public(mapped or address) else None
 
 
-def _card(found: re.Match[str]) -> str | None:
-    digits = re.sub(r"\D", "", found.group())
+def _card(match: re.Match[str]) -> str | None:
+    digits = re.sub(r"\D", "", match.group())
     return "[card number]" if _CARD.fullmatch(digits) and luhn.is_valid(digits) else None
 
 
 @cache
 def _iban_length(country: str) -> int | None:
     """Return the length of a country's IBANs in characters (ISO 13616); None if unknown."""
-    known = numdb.get("iban").info(country)[0][1].get("bban")
-    return 4 + sum(map(int, re.findall(r"\d+", known))) if known else None
+    pattern = numdb.get("iban").info(country)[0][1].get("bban")
+    return 4 + sum(map(int, re.findall(r"\d+", pattern))) if pattern else None
 
 
-def _account(found: re.Match[str]) -> str | None:
+def _account(match: re.Match[str]) -> str | None:
     """Redact an IBAN at the start of a match; trailing words may not belong to it."""
-    text = found.group()
+    text = match.group()
     length = _iban_length(text[:2].upper())
     while length is not None and text:
         plain = re.sub(r"[ .+-]", "", text)
         if len(plain) <= length:
             is_account = len(plain) == length and iban.is_valid(plain)
-            return "[account number]" + found.group()[len(text) :] if is_account else None
+            return "[account number]" + match.group()[len(text) :] if is_account else None
         text = text.rpartition(" ")[0].rstrip()
     return None
 
 
-def _international(found: re.Match[str]) -> str | None:
+def _international(match: re.Match[str]) -> str | None:
     """Redact an international telephone number, unless the plus sign belongs to a sum."""
-    text = found.group()
-    before = found.string[max(0, found.start() - 3) : found.start()].rstrip()
+    text = match.group()
+    before = match.string[max(0, match.start() - 3) : match.start()].rstrip()
     is_sum = before[-1:].isdecimal() or before.endswith((")", "%"))
     if is_sum and not re.search(r"[ (\u00a0]", text):
         return None
@@ -106,7 +106,7 @@ def _is_possible(digits: str) -> bool:
 @cache
 def _lengths_of(code: int) -> frozenset[int]:
     """Return the possible lengths of numbers after a country code."""
-    found: set[int] = set()
+    lengths: set[int] = set()
     for region in phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code]:
         is_country = region != phonenumbers.REGION_CODE_FOR_NON_GEO_ENTITY
         plan = (
@@ -115,9 +115,9 @@ def _lengths_of(code: int) -> frozenset[int]:
             else phonenumbers.PhoneMetadata.metadata_for_nongeo_region(code, None)
         )
         if plan is not None and plan.general_desc is not None:
-            found.update(plan.general_desc.possible_length)
-            found.update(plan.general_desc.possible_length_local_only)
-    return frozenset(found)
+            lengths.update(plan.general_desc.possible_length)
+            lengths.update(plan.general_desc.possible_length_local_only)
+    return frozenset(lengths)
 
 
 def _grouped(sizes: tuple[int, ...]) -> str:

@@ -36,7 +36,7 @@ the truncation would cut."""
 _SHORT_CHARS = 64
 """Texts up to this length are cached: names, which occur in every run."""
 _NAMING = frozenset({"name", "key", "header", "field", "label", "k"})
-_NAMED = frozenset({"value", "v"})
+_VALUE_FIELDS = frozenset({"value", "v"})
 """Keys of mappings that hold a name and its value, such as ``{"name": "password", "value": 1}``."""
 
 
@@ -61,22 +61,24 @@ class RuleSet:
 
     def apply(self, text: str) -> str:
         """Return ``text`` after all rules, each applied to the output of the previous one."""
-        if chosen := self._chosen(text.lower()):
+        if candidates := self._candidates(text.lower()):
             for bit, rule in self._rules:
-                if bit & chosen and (after := rule.apply(text)) != text:
+                if bit & candidates and (after := rule.apply(text)) != text:
                     text = after
-                    chosen |= self._chosen(text.lower())  # a mark may be another rule's hint
+                    candidates |= self._candidates(
+                        text.lower()
+                    )  # a mark may be another rule's hint
         return text
 
-    def _chosen(self, lowered: str) -> int:
-        chosen = self._always
+    def _candidates(self, lowered: str) -> int:
+        candidates = self._always
         for hint, bits in self._hints:
             if hint in lowered:
-                chosen |= bits
+                candidates |= bits
         for search, bits in self._shapes:
             if search(lowered) is not None:
-                chosen |= bits
-        return chosen
+                candidates |= bits
+        return candidates
 
 
 _KEYS = RuleSet(KEYS)
@@ -170,8 +172,8 @@ def redact_beginning(text: str, chars: int) -> str:
 
 
 def _beginning(text: str, chars: int) -> str:
-    shown = _redacted(_printable(text[: chars + LOOKAHEAD_CHARS]))
-    return shown if len(text) < chars + LOOKAHEAD_CHARS else shown[:-LOOKAHEAD_CHARS]
+    redacted = _redacted(_printable(text[: chars + LOOKAHEAD_CHARS]))
+    return redacted if len(text) < chars + LOOKAHEAD_CHARS else redacted[:-LOOKAHEAD_CHARS]
 
 
 @lru_cache(maxsize=4096)
@@ -198,7 +200,7 @@ def normalize(text: str) -> str:
         if _ESCAPED.search(text) is None:
             break
         text = html.unescape(unquote(text))
-        text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[0], text)
+        text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[0], text)
     if text.isascii():
         return text
     visible = (char for char in text if unicodedata.category(char) != "Cf")
@@ -207,14 +209,18 @@ def normalize(text: str) -> str:
 
 def _redacted(text: str) -> str:
     """Apply the rules to a text and its normalized form; return the form with more matches."""
-    shown = _applied(text)
+    once_redacted = _applied(text)
     if text.isascii() and not ("%" in text or "&" in text or "\\" in text):
-        return shown
+        return once_redacted
     plain = _printable(normalize(text))
-    redacted = shown if plain == text else _applied(plain)
-    if redacted in (plain, shown):
-        return shown
-    return redacted if redacted.count("[") >= shown.count("[") else _applied(normalize(shown))
+    redacted = once_redacted if plain == text else _applied(plain)
+    if redacted in (plain, once_redacted):
+        return once_redacted
+    return (
+        redacted
+        if redacted.count("[") >= once_redacted.count("[")
+        else _applied(normalize(once_redacted))
+    )
 
 
 def _applied(text: str) -> str:
@@ -255,9 +261,9 @@ def _redact(value: Any, name: str, max_chars: int, depth: int) -> Any:
 
 def _redact_items(items: list[Any], name: str, max_chars: int, depth: int) -> list[Any]:
     """Redact a sequence; the first item of a pair may name the second."""
-    named = _name_in(items[0]) if len(items) == 2 else None
+    field_name = _name_in(items[0]) if len(items) == 2 else None
     parts = [
-        _redact(item, named if at and named else name, max_chars, depth)
+        _redact(item, field_name if at and field_name else name, max_chars, depth)
         for at, item in enumerate(items[:_MAX_ITEMS])
     ]
     more = len(items) - len(parts)
@@ -265,17 +271,17 @@ def _redact_items(items: list[Any], name: str, max_chars: int, depth: int) -> li
 
 
 def _redact_mapping(value: Mapping[Any, Any], max_chars: int, depth: int) -> dict[str, Any]:
-    shown = list(value.items())[:_MAX_ITEMS]
-    named = None
-    if not _NAMED.isdisjoint(value):
-        named = next((_name_in(item) for key, item in shown if key in _NAMING), None)
+    pairs = list(value.items())[:_MAX_ITEMS]
+    field_name = None
+    if not _VALUE_FIELDS.isdisjoint(value):
+        field_name = next((_name_in(item) for key, item in pairs if key in _NAMING), None)
     parts = {
         _shown_name(str(key)): _redact(
-            item, named if named and key in _NAMED else str(key), max_chars, depth
+            item, field_name if field_name and key in _VALUE_FIELDS else str(key), max_chars, depth
         )
-        for key, item in shown
+        for key, item in pairs
     }
-    return parts if len(shown) == len(value) else {**parts, "...": len(value) - len(shown)}
+    return parts if len(pairs) == len(value) else {**parts, "...": len(value) - len(pairs)}
 
 
 def _name_in(part: Any) -> str | None:
@@ -294,8 +300,8 @@ def _redact_number(value: float | None) -> Any:
         return f"[integer of {value.bit_length()} bits]"
     if value is not None and abs(value) >= _SMALLEST_CARD_NUMBER:
         text = str(int(value))
-        kept = redact_text(text)
-        return value if kept == text else kept
+        redacted = redact_text(text)
+        return value if redacted == text else redacted
     return value
 
 
@@ -321,9 +327,9 @@ def _shown_name(name: str) -> str:
     return redact_text(name, max_chars=_MAX_NAME_CHARS)
 
 
-def _fitted(shown: str, length: int, max_chars: int) -> str:
+def _fitted(text: str, length: int, max_chars: int) -> str:
     """Truncate redacted text to ``max_chars``; ``length`` is that of the original, for the note."""
-    if length <= max_chars >= len(shown):
-        return shown
+    if length <= max_chars >= len(text):
+        return text
     note = f" [{max(length - max_chars, 1)} more characters]"
-    return shown[: max(0, max_chars - len(note))] + note
+    return text[: max(0, max_chars - len(note))] + note

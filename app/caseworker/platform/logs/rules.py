@@ -44,16 +44,16 @@ class Rule:
         parts: list[str] = []
         copied = position = rejected = 0
         rereadable = _REREADINGS * len(text)
-        while (found := self.pattern.search(text, position)) is not None:
+        while (match := self.pattern.search(text, position)) is not None:
             judged = rereadable > 0 and (self.max_rejected is None or rejected < self.max_rejected)
-            mark = self.replacement(found) if judged else SECRET
+            mark = self.replacement(match) if judged else SECRET
             if mark is None:
                 rejected += 1
-                position = found.start() + 1
-                rereadable -= found.end() - position
+                position = match.start() + 1
+                rereadable -= match.end() - position
                 continue
-            parts += (text[copied : found.start()], mark)
-            copied = position = found.end()
+            parts += (text[copied : match.start()], mark)
+            copied = position = match.end()
         return "".join(parts) + text[copied:] if parts else text
 
 
@@ -71,8 +71,8 @@ def rule(
     if isinstance(replacement, str):
         template = replacement
 
-        def replacement(found: re.Match[str]) -> str:
-            return found.expand(template)
+        def replacement(match: re.Match[str]) -> str:
+            return match.expand(template)
 
     return Rule(
         re.compile(pattern), replacement, hints, re.compile(shape) if shape else None, max_rejected

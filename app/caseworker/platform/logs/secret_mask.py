@@ -144,10 +144,10 @@ class SecretMask:
         letters = set(text)
         if "+" in letters:
             letters.add(" ")
-        wanted = frozenset[str]().union(_CONSTITUENTS, *self._letters)
+        constituents = frozenset[str]().union(_CONSTITUENTS, *self._letters)
         for _ in range(_LAYERS):
             if not letters.isdisjoint(_INTRODUCERS):
-                letters |= {each for each in wanted - letters if _is_escapable(each, letters)}
+                letters |= {each for each in constituents - letters if _is_escapable(each, letters)}
         return any(map(letters.issuperset, self._letters))
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
@@ -245,12 +245,12 @@ def _pieces(text: str, start: int) -> tuple[list[str], int]:
     pieces, length = _ESCAPE.split(chunk), len(chunk)
     if start + length == len(text):
         return pieces, len(text)
-    kept = length - _ESCAPE_CHARS  # an escape that starts later may be cut
-    while length - len(pieces[-1]) >= kept:
+    max_length = length - _ESCAPE_CHARS  # an escape that starts later may be cut
+    while length - len(pieces[-1]) >= max_length:
         length -= len(pieces.pop())
     if len(pieces) % 2:
-        pieces[-1] = pieces[-1][: len(pieces[-1]) - (length - kept)]
-        length = kept
+        pieces[-1] = pieces[-1][: len(pieces[-1]) - (length - max_length)]
+        length = max_length
     return pieces, start + length
 
 

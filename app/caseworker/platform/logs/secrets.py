@@ -17,16 +17,16 @@ _PREFIXES = (
 GitLab, Google, xAI, Hugging Face, Groq, npm, PyPI, Shopify, DigitalOcean and more."""
 
 
-def _issued_key(found: re.Match[str]) -> str:
+def _issued_key(match: re.Match[str]) -> str:
     """Redact keys, but not identifiers in code, which have neither digits nor long parts."""
-    rest = found.group(1)
+    rest = match.group(1)
     is_key = any(map(str.isdecimal, rest)) or max(map(len, re.split("[-_]", rest))) >= 20
-    return SECRET if is_key else found.group()
+    return SECRET if is_key else match.group()
 
 
-def _web_token(found: re.Match[str]) -> str:
+def _web_token(match: re.Match[str]) -> str:
     """Redact a JSON Web Token (RFC 7519) within a word."""
-    word = found.group()
+    word = match.group()
     begin = word.find("eyJ")
     return word if begin < 0 or "." not in word[begin + 8 : -1] else word[:begin] + SECRET
 
@@ -65,9 +65,9 @@ KEYS: tuple[Rule, ...] = (
 """Rules for API keys with an issuer-specific format."""
 
 
-def _mixed(found: re.Match[str]) -> str | None:
+def _mixed(match: re.Match[str]) -> str | None:
     """Redact a word next to a word such as "password" only if it mixes letters and digits."""
-    before, word = found.groups()
+    before, word = match.groups()
     is_mixed = any(map(str.isdecimal, word)) and any(map(str.isalpha, word))
     return before + SECRET if is_mixed else None
 
@@ -76,9 +76,9 @@ _ID = re.compile(r"[0-9a-f]{32,128}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"
 _NAME_PART = re.compile(r"[a-z]{0,12}|[0-9]{1,8}|[0-9a-f]{1,8}")
 
 
-def _random_word(found: re.Match[str]) -> str | None:
+def _random_word(match: re.Match[str]) -> str | None:
     """Redact long random words; keep digests, UUIDs and names such as ``plot-7-1a2b``."""
-    word = found.group()
+    word = match.group()
     if "/" in word and (len(word) != 40 or word.startswith("/")):
         return None  # a path; secret access keys of AWS have 40 characters
     digits = sum(map(str.isdecimal, word))

@@ -208,15 +208,15 @@ def connect_options(url: str, patience: Patience) -> dict[str, Any]:
     The timeout covers all hosts of the URL: if the first one is frozen, the next one must get its
     turn. Text is always exchanged as UTF-8, whatever ``PGCLIENTENCODING`` names.
     """
-    given = conninfo_to_dict(driver_url(url))
-    settings = f"{patience.server_settings} {given.pop('options', '')}".rstrip()
-    hosts = str(given.get("hostaddr") or given.get("host") or "").split(",")
+    url_options = conninfo_to_dict(driver_url(url))
+    settings = f"{patience.server_settings} {url_options.pop('options', '')}".rstrip()
+    hosts = str(url_options.get("hostaddr") or url_options.get("host") or "").split(",")
     ours = {
         "application_name": "caseworker",
         "connect_timeout": max(2, int(patience.connect_seconds / len(hosts))),
         **KEEPALIVE,
     }
-    return {**ours, **given, "options": settings, "client_encoding": "utf8"}
+    return {**ours, **url_options, "options": settings, "client_encoding": "utf8"}
 
 
 # Some errors are temporary and the caller may retry: a broken connection, a server that is
@@ -330,11 +330,11 @@ def reason_of(error: BaseException) -> str:
 
     The reason is quoted from libpq or the server.
     """
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, psycopg.Error):
-        error, found = found, getattr(found, "orig", None) or found.__cause__
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, psycopg.Error):
+        error, cause = cause, getattr(cause, "orig", None) or cause.__cause__
     reason = (
-        " ".join(str(found or error).split())[:600] or "the connection to the database timed out"
+        " ".join(str(cause or error).split())[:600] or "the connection to the database timed out"
     )
-    advice = next(advice for said, advice in _ADVICE if re.search(said, reason))
+    advice = next(advice for pattern, advice in _ADVICE if re.search(pattern, reason))
     return f"{reason.rstrip('.')}: {advice}."

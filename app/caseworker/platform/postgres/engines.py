@@ -158,11 +158,11 @@ class KeptConnection:
         """
         try:
             async with self._lock:
-                if (kept := self._connection) is not None:
+                if (connection := self._connection) is not None:
                     try:
-                        return await work(kept)
+                        return await work(connection)
                     except ERRORS:
-                        if not kept.closed:
+                        if not connection.closed:
                             raise
                         self._connection = None
                 self._connection = await self._connect()
@@ -221,9 +221,12 @@ def open_engines(url: str, sizes: PoolSizes) -> Engines:
         statement_ms=PULSE_STATEMENT_MS,
         lock_ms=min(PULSE_STATEMENT_MS, patience.lock_ms),
     )
-    kept = partial(KeptConnection, partial(Connection.open, url, soon))
+    open_kept = partial(KeptConnection, partial(Connection.open, url, soon))
     return Engines(
-        work=pool(size=sizes.work), control=pool(size=sizes.control), pulse=kept(), look=kept()
+        work=pool(size=sizes.work),
+        control=pool(size=sizes.control),
+        pulse=open_kept(),
+        look=open_kept(),
     )
 
 

@@ -102,7 +102,7 @@ class GroupCommit(Generic[Write, Answer]):
         self._order = FairQueue[Waiting[Answer]]()
         """The writes in ``_line``, in the order in which they are committed."""
         self._newcomers = FairQueue[asyncio.Future[None]]()
-        self._most = BATCH[0]
+        self._batch_limit = BATCH[0]
         self._stuck_since: float | None = None
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -162,16 +162,16 @@ class GroupCommit(Generic[Write, Answer]):
             async with asyncio.timeout(patience_seconds):
                 await newcomer
 
-    def _let_in(self, most: int) -> None:
-        """Admit up to ``most`` waiting writers while the queue is shorter than one batch."""
-        while most and self._newcomers.tenants and len(self._line) < BATCH[0]:
+    def _let_in(self, count: int) -> None:
+        """Admit up to ``count`` waiting writers while the queue is shorter than one batch."""
+        while count and self._newcomers.tenants and len(self._line) < BATCH[0]:
             tenant = next(iter(self._newcomers.tenants))
             newcomer = self._newcomers.first(tenant)
             self._newcomers.remove(newcomer, tenant)
             self._newcomers.pass_turn(tenant)
             if not newcomer.done():
                 newcomer.set_result(None)
-                most -= 1
+                count -= 1
 
     async def submit(self, write: Write, size_bytes: int = 0) -> Answer:
         """Enqueue a write of about ``size_bytes``, and return its answer once it is committed.
@@ -239,7 +239,7 @@ class GroupCommit(Generic[Write, Answer]):
             if batch and (place.strikes or size > BATCH_BYTES):
                 break
             batch.append(waiting)
-            if place.strikes or len(batch) == self._most:
+            if place.strikes or len(batch) == self._batch_limit:
                 break
         return batch
 
@@ -249,9 +249,9 @@ class GroupCommit(Generic[Write, Answer]):
         await asyncio.sleep(0)
         took = self._clock() - began
         if took > BUSY_SECONDS:
-            self._most = max(BATCH[0], int(answered * BUSY_SECONDS / took))
-        elif answered == self._most:
-            self._most = min(BATCH[1], 2 * self._most)
+            self._batch_limit = max(BATCH[0], int(answered * BUSY_SECONDS / took))
+        elif answered == self._batch_limit:
+            self._batch_limit = min(BATCH[1], 2 * self._batch_limit)
 
     async def _write(self, connection: AnyConnection, batch: Sequence[Waiting[Answer]]) -> bool:
         """Write a batch; return False if every write in it has to wait or be retried."""

@@ -73,8 +73,8 @@ def storable(value: Any) -> Any:
     """Return a JSON value in which U+FFFD replaces NUL and lone surrogates."""
     match value:
         case str():
-            whole = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            return whole.replace("\x00", "\ufffd")
+            repaired = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return repaired.replace("\x00", "\ufffd")
         case dict():
             return {storable(key): storable(inner) for key, inner in value.items()}
         case list() | tuple():

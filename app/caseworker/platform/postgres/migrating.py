@@ -138,12 +138,12 @@ def _migrate(url: str, command: Literal["upgrade", "downgrade"], revision: str) 
         # A session lock: it outlives the commits below and ends with the connection.
         connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
         connection.commit()
-        found = _revisions_of(connection)
-        unknown = found - our_revisions()
+        revisions = _revisions_of(connection)
+        unknown = revisions - our_revisions()
         connection.commit()  # else one transaction would hold the locks of all revisions
         if unknown:
             raise UnknownRevisionError(max(unknown))
-        if command == "upgrade" and revision == "head" and found == {max(our_revisions())}:
+        if command == "upgrade" and revision == "head" and revisions == {max(our_revisions())}:
             return
         from alembic import command as commands
         from alembic.config import Config
@@ -162,9 +162,9 @@ def _migrate(url: str, command: Literal["upgrade", "downgrade"], revision: str) 
 
 def _serves(connection: Connection) -> bool:
     """Compare revisions, which sort by age; an unknown later one comes from a newer release."""
-    newest, found = max(our_revisions()), _revisions_of(connection)
-    unknown = found - our_revisions()
-    return found == {newest} or (bool(unknown) and max(unknown) > newest)
+    newest, revisions = max(our_revisions()), _revisions_of(connection)
+    unknown = revisions - our_revisions()
+    return revisions == {newest} or (bool(unknown) and max(unknown) > newest)
 
 
 def _revisions_of(connection: Connection) -> frozenset[str]:
@@ -185,8 +185,8 @@ def our_revisions() -> frozenset[str]:
 @contextmanager
 def _connected(url: str) -> Iterator[Connection]:
     """Yield a connection that is closed afterwards, which also releases its advisory lock."""
-    given = conninfo_to_dict(driver_url(url))  # only libpq parses URLs
-    usual = make_conninfo(f"connect_timeout={CONNECT_SECONDS}", **given)
+    url_options = conninfo_to_dict(driver_url(url))  # only libpq parses URLs
+    usual = make_conninfo(f"connect_timeout={CONNECT_SECONDS}", **url_options)
 
     def connect() -> psycopg.Connection:
         connection = psycopg.connect(usual, client_encoding="utf8")

@@ -183,9 +183,9 @@ class Cluster:
         return short
 
     def _require_private(self, folder: Path) -> None:
-        found = folder.lstat()
+        status = folder.lstat()
         owner = self.account.pw_uid if self.account else os.geteuid()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner or found.st_mode & 0o077:
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != owner or status.st_mode & 0o077:
             raise EmbeddedPostgresError(
                 f"the path of {self.directory} is too long for a socket, and the alternative "
                 f"{folder} is owned by another user: use a shorter database.data_dir"
@@ -249,8 +249,8 @@ class Postmaster:
         """Return whether a client can connect to the server now."""
         if not self.socket_dir:
             return False
-        asked = f"{self.url}&connect_timeout={_PING_TIMEOUT_SECONDS}"
-        return pq.PGconn.ping(asked.encode()) == pq.Ping.OK
+        url = f"{self.url}&connect_timeout={_PING_TIMEOUT_SECONDS}"
+        return pq.PGconn.ping(url.encode()) == pq.Ping.OK
 
 
 def read_postmaster(cluster: Path) -> Postmaster | None:
@@ -270,10 +270,10 @@ def disown_reused_pid(cluster: Path) -> None:
     PostgreSQL would otherwise refuse to start. The rest of the PID file stays: it names the shared
     memory by which PostgreSQL detects surviving backends of the dead server.
     """
-    left = read_postmaster(cluster)
-    if left is None or not psutil.pid_exists(left.pid) or left.is_alive():
+    postmaster = read_postmaster(cluster)
+    if postmaster is None or not psutil.pid_exists(postmaster.pid) or postmaster.is_alive():
         return
-    socket_lock = Path(left.socket_dir or cluster) / f".s.PGSQL.{left.port}.lock"
+    socket_lock = Path(postmaster.socket_dir or cluster) / f".s.PGSQL.{postmaster.port}.lock"
     for path in (cluster / "postmaster.pid", socket_lock):
         if path.exists():
             _, _, rest = path.read_text().partition("\n")

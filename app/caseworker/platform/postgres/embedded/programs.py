@@ -37,7 +37,7 @@ def server_account() -> Account | None:
     """
     if os.geteuid() != 0:
         return None
-    return _find() or _made()
+    return _find() or _create_account()
 
 
 def open_for_search(folders: Iterable[Path]) -> list[Path]:
@@ -73,7 +73,7 @@ def _find() -> Account | None:
         return None
 
 
-def _made() -> Account:
+def _create_account() -> Account:
     _LOG.warning(
         "running as root: creating a system account for the embedded database",
         account=_ACCOUNT_NAME,
@@ -81,7 +81,7 @@ def _made() -> Account:
     )
     options = ("--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin")
     try:
-        made = subprocess.run(  # noqa: S603 - fixed words
+        command = subprocess.run(  # noqa: S603 - fixed words
             ["useradd", *options, _ACCOUNT_NAME],  # noqa: S607 - its folder differs by system
             capture_output=True,
             text=True,
@@ -92,13 +92,13 @@ def _made() -> Account:
             "the embedded database cannot run as root, and useradd is not available to create an "
             f"account for it: {_NOT_AS_ROOT}"
         ) from None
-    found = _find()
-    if found is None:
+    account = _find()
+    if account is None:
         raise EmbeddedPostgresError(
             "the embedded database cannot run as root, and its account could not be created "
-            f"({made.stderr.strip()}): {_NOT_AS_ROOT}"
+            f"({command.stderr.strip()}): {_NOT_AS_ROOT}"
         )
-    return found
+    return account
 
 
 MAJOR_VERSION = "18"
@@ -137,7 +137,7 @@ def run_program(account: Account | None, program: str, *options: str) -> tuple[i
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     # A file instead of a pipe: a server that inherits a pipe keeps it open.
     with tempfile.TemporaryFile() as output:
-        done = subprocess.run(  # noqa: S603 - no shell, and no word comes from a caller
+        process = subprocess.run(  # noqa: S603 - no shell, and no word comes from a caller
             (str(programs_folder() / program), *options),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -150,4 +150,4 @@ def run_program(account: Account | None, program: str, *options: str) -> tuple[i
             extra_groups=[] if account else None,
         )
         output.seek(0)
-        return done.returncode, output.read().decode(errors="replace")
+        return process.returncode, output.read().decode(errors="replace")

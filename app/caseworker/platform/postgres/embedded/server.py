@@ -157,14 +157,14 @@ class EmbeddedPostgres:
     def _deciding(self) -> Iterator[None]:
         """Hold `start.lock`."""
         give_up_at = time.monotonic() + self._timeout_seconds
-        while not (held := _lock(self._data_dir / "start.lock", fcntl.LOCK_EX)):
+        while not (lock := _lock(self._data_dir / "start.lock", fcntl.LOCK_EX)):
             if time.monotonic() > give_up_at:
                 raise EmbeddedPostgresError(
                     f"timed out after {self._timeout_seconds:g} seconds: another process is "
                     f"starting or stopping the embedded database in {self._data_dir}"
                 )
             time.sleep(0.02)
-        with held:
+        with lock:
             yield
 
 
