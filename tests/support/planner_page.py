@@ -39,7 +39,7 @@ def pages() -> Iterator[str]:
             yield f"- `{sentences}`\\\n  {row.example} -> `{'` -> `'.join(row.written)}`"
     yield "\n## Placeholders\n\n| placeholder | examples |\n|---|---|"
     for name, place in PLACES.items():
-        yield f"| `{{{name}}}` | {place.shown} |"
+        yield f"| `{{{name}}}` | {place.example} |"
 
 
 if __name__ == "__main__":

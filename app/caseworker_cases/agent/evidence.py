@@ -79,14 +79,14 @@ class CaseEvidence:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the evidence as JSON in the format of the case's result."""
-        shown = {
+        fields = {
             "tool": self.tool,
             "args": dict(self.args),
             "result": dict(self.result),
             "tier": self.tier.value,
             "act_step": self.act_step,
         }
-        return shown if self.warning is None else {**shown, "warning": self.warning}
+        return fields if self.warning is None else {**fields, "warning": self.warning}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class CaseAnswer:
 
 def compose(evidence: Sequence[CaseEvidence]) -> CaseAnswer | None:
     """Compose the answer from the evidence; None if the evidence contains no answer."""
-    ran = (found for found in evidence if not found.refused)
-    passes = [tuple(of) for _, of in groupby(ran, lambda found: (found.tier, found.act_step))]
+    ran = (piece for piece in evidence if not piece.refused)
+    passes = [tuple(of) for _, of in groupby(ran, lambda piece: (piece.tier, piece.act_step))]
     for basis in reversed(passes):
         text = _answer_in(basis)
         if text is not None:
@@ -117,10 +117,10 @@ def sources_of(
     A written answer is based on the latest equivalent finding, if any, and on the results that this
     finding used.
     """
-    written = any(found.tool == RESPOND for found in answer.basis)
-    findings = [found for found in evidence if found.tool != RESPOND and not found.refused]
+    written = any(piece.tool == RESPOND for piece in answer.basis)
+    findings = [piece for piece in evidence if piece.tool != RESPOND and not piece.refused]
     if not written:
-        return [found for found in answer.basis if not found.failed]
+        return [piece for piece in answer.basis if not piece.failed]
     for source in reversed(findings):
         text = finding(source.result)
         if text is not None and same(text, answer.text):
@@ -143,9 +143,11 @@ def finding(result: ToolResult) -> str | None:
         return _without_exponent(value)
     if isinstance(value, str) and number_in(value) is not None:
         return value
-    for found in (text, value, result.get("answer")):
-        if found is not None:
-            return found if isinstance(found, str) else json.dumps(found, sort_keys=True)
+    for candidate in (text, value, result.get("answer")):
+        if candidate is not None:
+            return (
+                candidate if isinstance(candidate, str) else json.dumps(candidate, sort_keys=True)
+            )
     return None
 
 
@@ -172,20 +174,20 @@ def numbers_among(value: object) -> Iterator[Decimal]:
 
 
 def _answer_in(basis: Sequence[CaseEvidence]) -> str | None:
-    succeeded = [found for found in basis if not (found.failed or found.used)]
-    responses = [found.result.get("answer") for found in succeeded if found.tool == RESPOND]
+    succeeded = [piece for piece in basis if not (piece.failed or piece.used)]
+    responses = [piece.result.get("answer") for piece in succeeded if piece.tool == RESPOND]
     if responses:
         return _answer_text(responses[-1])
     answering = [  # without results whose text describes a picture or rows
-        found
-        for found in succeeded
-        if found.result.get("value") is not None or _DESCRIBED.isdisjoint(found.result)
+        piece
+        for piece in succeeded
+        if piece.result.get("value") is not None or _DESCRIBED.isdisjoint(piece.result)
     ]
-    has_value = any(found.result.get("value") is not None for found in answering)
+    has_value = any(piece.result.get("value") is not None for piece in answering)
     findings = {
-        (found.tool, json.dumps(dict(found.args), sort_keys=True), text): text
-        for found in (answering if has_value else succeeded)
-        if (text := finding(found.result)) is not None
+        (piece.tool, json.dumps(dict(piece.args), sort_keys=True), text): text
+        for piece in (answering if has_value else succeeded)
+        if (text := finding(piece.result)) is not None
     }  # equal actions with equal findings appear once
     return "; ".join(findings.values()) or None
 

@@ -119,8 +119,8 @@ class CaseLoop:
                 result = await self._act(action, number)
             results[number] = result
             state.add_evidence(action, result, planned=filled, used=number in used)
-            shown = {"output_summary": summary(result), "failed": is_failure(result)}
-            work.log.add("tool", tool=action.tool, args=dict(action.args), **shown)
+            outcome = {"output_summary": summary(result), "failed": is_failure(result)}
+            work.log.add("tool", tool=action.tool, args=dict(action.args), **outcome)
         if len(results) == len(plan.actions) and not any(map(is_failure, results.values())):
             state.succeeded_plans.add(written)
         await self._verification.measure()
@@ -147,7 +147,7 @@ class CaseLoop:
 
     def _decide(self) -> GateDecision:
         case, state = self._work.case, self._work.state
-        given = GateInput(
+        gate_input = GateInput(
             tier=state.tier,
             passed=state.verified is True,
             unconfirmed=state.verified is None
@@ -162,7 +162,7 @@ class CaseLoop:
             big_calls=state.usage[Tier.BIG].calls,
             exhausted=self._work.exhausted(),
         )
-        decided = decide(given, case.mode, case.act)
+        decided = decide(gate_input, case.mode, case.act)
         self._work.log.add(
             "gate",
             decision=decided.decision.value,
@@ -205,9 +205,12 @@ async def _wrap_up(work: CaseWork) -> None:
 
 def _is_grounded(answer: str, work: CaseWork) -> bool:
     """Return whether every number of an answer occurs in the evidence or in the question."""
-    found = [dict(piece.result) for piece in work.state.evidence]
-    known = work.case.question, json.dumps(found, ensure_ascii=False)  # escapes would add digits
-    return _numbers(answer) <= {number for text in known for number in _numbers(text)}
+    results = [dict(piece.result) for piece in work.state.evidence]
+    sources = (
+        work.case.question,
+        json.dumps(results, ensure_ascii=False),
+    )  # escapes would add digits
+    return _numbers(answer) <= {number for text in sources for number in _numbers(text)}
 
 
 def _answer_in(reply: str) -> str | None:
@@ -223,5 +226,5 @@ def _answer_in(reply: str) -> str | None:
 
 def _numbers(text: str) -> set[str]:
     """Return the numbers in a text, without thousands separators and redundant zeros."""
-    found = (number.replace(",", "") for number in _NUMBER.findall(text))
-    return {(n.rstrip("0").rstrip(".") if "." in n else n).lstrip("0") or "0" for n in found}
+    numbers = (number.replace(",", "") for number in _NUMBER.findall(text))
+    return {(n.rstrip("0").rstrip(".") if "." in n else n).lstrip("0") or "0" for n in numbers}

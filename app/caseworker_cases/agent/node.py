@@ -110,13 +110,13 @@ class CaseNode:
         await self._dates.load()
         work = self._begin(case, context, await linked_tools(context))
         context.keep(lambda: _outputs(work.state))
-        again, same = (
+        repetition, same = (
             self._recomputation,
             Comparison(self._dates, ZoneInfo(work.case.timezone)).same,
         )
         planner = Planner(work)
-        operation = OperationCheck(work, planner, again.again, same, self._reading)
-        verification = Verification(work, again, same, operation)
+        operation = OperationCheck(work, planner, repetition.repeat, same, self._reading)
+        verification = Verification(work, repetition, same, operation)
         try:
             _finish(await CaseLoop(work, self._tools, planner, verification).run(), work)
         except BaseException as ended:
@@ -127,7 +127,7 @@ class CaseNode:
     def _begin(self, case: Case, context: FlowContext, linked: Toolset | None) -> CaseWork:
         """Start a case; linked toolsets restrict its tools."""
         state = CaseState(
-            models={tier: self._named(tier) for tier in Tier if tier in self._models.table}
+            models={tier: self._model_name(tier) for tier in Tier if tier in self._models.table}
         )
         return CaseWork(
             case=case,
@@ -149,13 +149,13 @@ class CaseNode:
         If tools are expected, ``respond`` is also offered, to put their findings into words.
         """
         usable = [spec for spec in self._tools.usable() if linked is None or spec.name in linked]
-        wanted = {*expected, RESPOND}
-        narrowed = [spec for spec in usable if spec.name in wanted]
+        names = {*expected, RESPOND}
+        narrowed = [spec for spec in usable if spec.name in names]
         return CaseTools(narrowed if any(one.name in expected for one in narrowed) else usable)
 
-    def _named(self, tier: Tier) -> ModelName:
-        chosen = self._models.table[tier]
-        return ModelName(chosen.provider.name, chosen.model)
+    def _model_name(self, tier: Tier) -> ModelName:
+        chat_model = self._models.table[tier]
+        return ModelName(chat_model.provider.name, chat_model.model)
 
 
 def _unknown(_: Mapping[str, Any], models: ModelTable | None) -> Iterator[Fault]:
@@ -246,11 +246,11 @@ def _last_failure(state: CaseState) -> str:
     return redact_text(state.failure or "", max_chars=MAX_REASON_CHARS)
 
 
-def _finish_reason(ended: BaseException, given: Stop | None) -> FinishReason | None:
+def _finish_reason(ended: BaseException, stop_: Stop | None) -> FinishReason | None:
     """Return the finish reason of an interrupted case; every halt is a ``budget``."""
     if isinstance(ended, CaseFailedError):
         return FinishReason.BIG_FAIL
-    stop = given or ended
+    stop = stop_ or ended
     halted = isinstance(stop, Stop) and stop.is_limit
     return FinishReason.BUDGET if halted else None
 

@@ -34,7 +34,7 @@ _NOT_DECIDED = frozenset({"out_of_range", "invalid_expression", "invalid_argumen
 """Error codes of calls that do not decide: the built-in planner would plan again with other dates,
 or it has not understood the question."""
 
-Again = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult | None]]
+Recomputation = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult | None]]
 """Function that runs a tool again. It returns None if the result does not depend on the arguments
 alone."""
 
@@ -46,11 +46,16 @@ class OperationCheck:
     """Checks that the plan behind an answer made the right tool calls."""
 
     def __init__(
-        self, work: CaseWork, planner: Planner, again: Again, same: Same, reading: Reading
+        self,
+        work: CaseWork,
+        planner: Planner,
+        recomputation: Recomputation,
+        same: Same,
+        reading: Reading,
     ) -> None:
         self._work = work
         self._planner = planner
-        self._again = again
+        self._recomputation = recomputation
         self._same = same
         self._reading = reading
         self._second: dict[Tier, Plan | None] = {}
@@ -73,14 +78,14 @@ class OperationCheck:
         read = await self._as_read()
         if read is not None or expected:
             return read is not False
-        asked = self._work.state.tier
-        for tier in dict.fromkeys((*self._second, asked)):
+        tier_of_answer = self._work.state.tier
+        for tier in dict.fromkeys((*self._second, tier_of_answer)):
             if tier not in self._second:
                 self._second[tier] = await self._planner.second_plan()
             plan = self._second[tier]
             if plan is not None and self._agrees(plan, await self._calls_of(plan)):
                 return True
-        return None if self._second[asked] is None else False
+        return None if self._second[tier_of_answer] is None else False
 
     async def _as_read(self) -> bool | None:
         """Return whether the built-in planner reaches the same answer; None if it cannot plan."""
@@ -92,10 +97,10 @@ class OperationCheck:
         if self._agrees(plan, calls):
             return True
         (_, result), answer = calls[max(calls)], compose(evidence)
-        found = finding(result)
-        if found is None or answer is None:
+        text = finding(result)
+        if text is None or answer is None:
             return False if result.get("code", "out_of_range") not in _NOT_DECIDED else None
-        return self._same(answer.text, found)
+        return self._same(answer.text, text)
 
     def _agrees(self, plan: Plan, calls: _Calls) -> bool:
         """Return whether calls include those behind the answer, with the same last call.
@@ -119,7 +124,7 @@ class OperationCheck:
         empty.
         """
         work = self._work
-        known = {_form(one): one.result for one in work.state.evidence if not one.refused}
+        results_by_form = {_form(one): one.result for one in work.state.evidence if not one.refused}
         calls: dict[int, tuple[Action, ToolResult]] = {}
         for number, action in enumerate(plan.actions, start=1):
             results = {n: result for n, (_, result) in calls.items()}
@@ -128,9 +133,9 @@ class OperationCheck:
             except UnfilledPlaceError:
                 break
             if call.tool != RESPOND:
-                result = known.get(_form(call))
+                result = results_by_form.get(_form(call))
                 if result is None:
-                    result = await self._again(call.tool, call.args, work.tool_context)
+                    result = await self._recomputation(call.tool, call.args, work.tool_context)
                 calls[number] = call, result or {}
         return calls
 
@@ -141,7 +146,7 @@ def _form(call: Action | CaseEvidence, result: ToolResult | None = None) -> str:
     Result fields that repeat an argument are ignored, because they can be written in several ways.
     Case and spacing are ignored too.
     """
-    found = {} if result is None or is_failure(result) else result
-    said = {name: value for name, value in found.items() if name not in call.args}
-    text = json.dumps([call.tool, said or dict(call.args)], sort_keys=True, ensure_ascii=False)
+    fields = {} if result is None or is_failure(result) else result
+    outcome = {name: value for name, value in fields.items() if name not in call.args}
+    text = json.dumps([call.tool, outcome or dict(call.args)], sort_keys=True, ensure_ascii=False)
     return " ".join(text.casefold().split())

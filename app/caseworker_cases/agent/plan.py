@@ -71,8 +71,8 @@ def plan_schema(functions: Iterable[PlannerFunction], form: PlanForm = ACTIONS) 
     """
 
     def branch(name: str, tool: str, args: Mapping[str, Any]) -> dict[str, Any]:
-        named = {form.tool: {"type": "string", "enum": [name]}, form.args: args}
-        return {"title": tool, **_object(named)}
+        properties = {form.tool: {"type": "string", "enum": [name]}, form.args: args}
+        return {"title": tool, **_object(properties)}
 
     branches = {one.name: branch(one.name, one.tool, closed(one.parameters)) for one in functions}
     branches.setdefault(CANNOT, branch(CANNOT, CANNOT, _CANNOT_SCHEMA))
@@ -184,12 +184,12 @@ def _json_in(reply: str) -> Any:
 
 
 def _without_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             raise PlanSchemaError("A key stands twice in one object.")
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
 def _finite(written: str) -> float:
@@ -230,26 +230,30 @@ def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str
     Raises:
         UnfilledPlaceError: a result or a part of it is missing, or the values are too large.
     """
-    left = MAX_FILLED_CHARS
+    chars_left = MAX_FILLED_CHARS
 
     def found_at(place: re.Match[str], *, as_text: bool) -> Any:
-        nonlocal left
+        nonlocal chars_left
         result = results.get(int(place[1]))
         if result is None or is_failure(result):
             raise UnfilledPlaceError(f"Action {place[1]} has no result that could be used here.")
-        found: Any = result
+        part_value: Any = result
         if not place[2]:
-            found = result["value"] if "value" in result and not as_text else finding(result)
+            part_value = result["value"] if "value" in result and not as_text else finding(result)
         for name in place[2].split(".")[1:]:
-            found = _part(found, name)
-        if found is None:
+            part_value = _part(part_value, name)
+        if part_value is None:
             raise UnfilledPlaceError(f"There is no value at {place[0]}.")
-        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-        left -= len(text)
-        if left < 0:
-            most = f"more than {MAX_FILLED_CHARS} characters"
-            raise UnfilledPlaceError(f"The results to be used here come to {most}.")
-        return text if as_text else found
+        text = (
+            part_value
+            if isinstance(part_value, str)
+            else json.dumps(part_value, ensure_ascii=False)
+        )
+        chars_left -= len(text)
+        if chars_left < 0:
+            limit_text = f"more than {MAX_FILLED_CHARS} characters"
+            raise UnfilledPlaceError(f"The results to be used here come to {limit_text}.")
+        return text if as_text else part_value
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
@@ -258,10 +262,10 @@ def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str
             return [filled(inner) for inner in value]
         if not isinstance(value, str):
             return value
-        whole = _PLACE.fullmatch(value)
-        if whole is None:
+        match = _PLACE.fullmatch(value)
+        if match is None:
             return _PLACE.sub(lambda place: found_at(place, as_text=True), value)
-        return found_at(whole, as_text=False)
+        return found_at(match, as_text=False)
 
     return {name: filled(value) for name, value in args.items()}
 

@@ -61,7 +61,7 @@ class Planner:
 
     def __init__(self, work: CaseWork) -> None:
         self._work = work
-        self._known = work.tools.names
+        self._tool_names = work.tools.names
         self._dialogue = Dialogue(work.case, work.tools)
 
     async def plan(self) -> Plan | PlanFailure:
@@ -97,7 +97,7 @@ class Planner:
         if completion is None:
             return None
         draft = self._read(_SECOND, completion, CALLS)
-        if isinstance(draft, Plan) and all(one.tool in self._known for one in draft.actions):
+        if isinstance(draft, Plan) and all(one.tool in self._tool_names for one in draft.actions):
             return draft
         self._log("second_plan_unusable")
         return None
@@ -160,19 +160,19 @@ class Planner:
                 self._log("plan_schema_error", problem=str(draft))
                 return f"Your reply was no plan. {draft}"
             case Plan(actions):
-                unknown = [action for action in actions if action.tool not in self._known]
+                unknown = [action for action in actions if action.tool not in self._tool_names]
                 return self._refuse(unknown) if unknown else None
             case Cannot():
                 return None
 
     def _refuse(self, unknown: list[Action]) -> str:
         """Add a warning to the evidence for each action with an unknown tool."""
-        named = ", ".join(sorted({repr(_shown_name(action)) for action in unknown}))
+        names = ", ".join(sorted({repr(_shown_name(action)) for action in unknown}))
         for action in unknown:
             result = failure(f"There is no tool {_shown_name(action)!r}.", UNKNOWN_TOOL)
             self._work.state.add_evidence(action, result, warning=UNKNOWN_TOOL)
             self._log(UNKNOWN_TOOL, level="warning", tool=_shown_name(action))
-        return f"There is no tool {named}. The tools are: {', '.join(self._work.tools.offered)}."
+        return f"There is no tool {names}. The tools are: {', '.join(self._work.tools.offered)}."
 
     def _log(self, event: str, **details: Any) -> None:
         self._work.log.add("plan", event=event, **details)

@@ -95,7 +95,7 @@ class Dialogue:
     def __init__(self, case: Case, tools: CaseTools) -> None:
         """Start with the question, without the gold answer."""
         self._messages = [tools.system, _question(case)]
-        self._shown = 0
+        self._pieces_sent = 0
         self._reply: str | None = None
 
     def ask(self, evidence: Sequence[CaseEvidence], failure: str | None) -> tuple[Message, ...]:
@@ -105,15 +105,17 @@ class Dialogue:
         the last plan failed; None if it did not.
         """
         document: dict[str, Any] = {}
-        if len(evidence) > self._shown:
-            document["evidence"] = [_shown(found) for found in evidence[self._shown :]]
+        if len(evidence) > self._pieces_sent:
+            document["evidence"] = [
+                _evidence_entry(piece) for piece in evidence[self._pieces_sent :]
+            ]
         if failure:
             document["failure"] = failure
         if self._reply is not None:
             self._messages.append(Message(role="assistant", content=self._reply))
         if self._reply is not None or document:
             self._messages.append(_user(document | {"task": "Reply with another plan."}))
-        self._shown, self._reply = len(evidence), None
+        self._pieces_sent, self._reply = len(evidence), None
         return tuple(self._messages)
 
     def add_reply(self, text: str) -> None:
@@ -139,23 +141,23 @@ def _user(document: Mapping[str, Any]) -> Message:
 
 def wrap_up_prompt(case: Case, evidence: Sequence[CaseEvidence]) -> tuple[Message, Message]:
     """Return the messages that request a final answer based only on the evidence."""
-    shown = [_shown(found) for found in evidence if not found.refused]
-    document = {"evidence": shown, "question": case.question}
+    entries = [_evidence_entry(piece) for piece in evidence if not piece.refused]
+    document = {"evidence": entries, "question": case.question}
     return Message(role="system", content=WRAP_UP_SYSTEM), _user(document)
 
 
-def _shown(found: CaseEvidence) -> Mapping[str, Any]:
-    planned = found.planned or found
+def _evidence_entry(piece: CaseEvidence) -> Mapping[str, Any]:
+    planned = piece.planned or piece
     return {
         "tool": planned.tool,
         "args": _bounded(dict(planned.args)),
-        "result": _bounded(found.result),
+        "result": _bounded(piece.result),
     }
 
 
-def _bounded(shown: Mapping[str, Any]) -> Mapping[str, Any]:
+def _bounded(result: Mapping[str, Any]) -> Mapping[str, Any]:
     """Truncate a result or arguments that would fill the prompt."""
-    text = json.dumps(shown, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(result, sort_keys=True, ensure_ascii=False)
     if len(text) <= MAX_RESULT_CHARS:
-        return shown
+        return result
     return {"beginning": text[:MAX_RESULT_CHARS], "omitted_chars": len(text) - MAX_RESULT_CHARS}

@@ -61,67 +61,73 @@ def misused(question: str, evidence: Sequence[CaseEvidence]) -> list[str] | None
     dates, numbers = _facts(question)
     if not dates and not numbers:
         return None
-    ran = [found for found in evidence if not found.failed and not found.refused]
-    told = [found for found in ran if found.tool != RESPOND] or ran
-    asked = " ".join(json.dumps(dict(found.args), ensure_ascii=False) for found in told)
-    known_dates, known = _facts(asked)
-    whole = known_dates.values()
-    months = [parts for parts in dates.values() if {*map(Decimal, parts[1:])} <= known]
-    known = known | {Decimal(part) for parts in whole for part in parts}
+    ran = [piece for piece in evidence if not piece.failed and not piece.refused]
+    pieces = [piece for piece in ran if piece.tool != RESPOND] or ran
+    used_text = " ".join(json.dumps(dict(piece.args), ensure_ascii=False) for piece in pieces)
+    known_dates, used_numbers = _facts(used_text)
+    used_dates = known_dates.values()
+    months = [parts for parts in dates.values() if {*map(Decimal, parts[1:])} <= used_numbers]
+    used_numbers = used_numbers | {Decimal(part) for parts in used_dates for part in parts}
     return [
         *(
             written
             for written, parts in dates.items()
-            if (parts not in whole and parts not in months)
-            or (_has_two_readings(written, parts) and written not in asked)
+            if (parts not in used_dates and parts not in months)
+            or (_has_two_readings(written, parts) and written not in used_text)
         ),
-        *(str(number) for number in sorted(numbers) if known.isdisjoint(_forms(number))),
+        *(str(number) for number in sorted(numbers) if used_numbers.isdisjoint(_forms(number))),
         *(
-            found[0]
-            for found in _PERCENT.finditer(question)
-            if not _is_a_share(found[1], asked, known)
+            piece[0]
+            for piece in _PERCENT.finditer(question)
+            if not _is_a_share(piece[1], used_text, used_numbers)
         ),
-        *([] if _WORDS.search(question) else _invented(asked, dates, numbers, ran)),
-        *_dropped(question, asked, evidence),
+        *([] if _WORDS.search(question) else _invented(used_text, dates, numbers, ran)),
+        *_dropped(question, used_text, evidence),
     ]
 
 
-def _dropped(question: str, asked: str, evidence: Sequence[CaseEvidence]) -> list[str]:
+def _dropped(question: str, used_text: str, evidence: Sequence[CaseEvidence]) -> list[str]:
     """Return text that a failed action took from the question and no other action used."""
-    failed = (found.args.values() for found in evidence if found.failed and not found.refused)
+    failed = (piece.args.values() for piece in evidence if piece.failed and not piece.refused)
     texts = (value for values in failed for value in values if isinstance(value, str))
-    return [text for text in texts if len(text) > 1 and text in question and text not in asked]
+    return [text for text in texts if len(text) > 1 and text in question and text not in used_text]
 
 
-def _is_a_share(written: str, asked: str, known: set[Decimal]) -> bool:
+def _is_a_share(written: str, used_text: str, used_numbers: set[Decimal]) -> bool:
     """Return whether the arguments use a percentage as a share of a hundred."""
     number = Decimal(written)
-    return f"{written}%" in asked or not known.isdisjoint({_HUNDRED, *list(_forms(number))[1:]})
+    return f"{written}%" in used_text or not used_numbers.isdisjoint(
+        {_HUNDRED, *list(_forms(number))[1:]}
+    )
 
 
 def _invented(
-    asked: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[CaseEvidence]
+    used_text: str, dates: dict[str, Parts], numbers: set[Decimal], ran: Sequence[CaseEvidence]
 ) -> list[str]:
     """Return the numbers of the arguments that have no source."""
-    found = " ".join(json.dumps(piece.result, ensure_ascii=False) for piece in ran)
-    given = {form for number in numbers for form in _forms(number)} | _facts(found)[1] | _COMMON
-    given |= {Decimal(part) for parts in dates.values() for part in parts}
-    return [str(one) for one in sorted(_facts(asked)[1]) if one > _SMALL and one not in given]
+    results_text = " ".join(json.dumps(piece.result, ensure_ascii=False) for piece in ran)
+    explained = (
+        {form for number in numbers for form in _forms(number)} | _facts(results_text)[1] | _COMMON
+    )
+    explained |= {Decimal(part) for parts in dates.values() for part in parts}
+    return [
+        str(one) for one in sorted(_facts(used_text)[1]) if one > _SMALL and one not in explained
+    ]
 
 
 def _facts(text: str) -> tuple[dict[str, Parts], set[Decimal]]:
     """Return the dates in a text, as written and by their parts, and its other numbers."""
-    dates = {found[0]: _parts(found) for found in _DATE.finditer(text)}
+    dates = {match[0]: _parts(match) for match in _DATE.finditer(text)}
     rest = _DATE.sub(" ", text)
     return dates, {Decimal(number[0].replace(",", "")) for number in _NUMBER.finditer(rest)}
 
 
-def _parts(found: re.Match[str]) -> Parts:
-    if found["a"]:
-        return tuple(sorted(int(found[name]) for name in "abc"))
-    form = "1" if found["m1"] else "2"
-    month = _MONTHS.index(found[f"m{form}"][:3].lower()) + 1
-    return tuple(sorted((month, int(found[f"d{form}"]), int(found[f"y{form}"]))))
+def _parts(match: re.Match[str]) -> Parts:
+    if match["a"]:
+        return tuple(sorted(int(match[name]) for name in "abc"))
+    form = "1" if match["m1"] else "2"
+    month = _MONTHS.index(match[f"m{form}"][:3].lower()) + 1
+    return tuple(sorted((month, int(match[f"d{form}"]), int(match[f"y{form}"]))))
 
 
 def _has_two_readings(written: str, parts: Parts) -> bool:

@@ -135,17 +135,17 @@ def verify(
     without a gold answer; None if that is not known.
     """
     answer = compose(evidence)
-    used = {found.tool for found in evidence if not found.failed and not found.refused}
+    used = {piece.tool for piece in evidence if not piece.failed and not piece.refused}
     missing = [tool for tool in case.expected_tools if tool not in used]
     checks: dict[Check, bool | None] = dict.fromkeys(Check)
     strange: Sequence[str] | None = None
     checks[Check.ANSWERED] = answer is not None
     checks[Check.TOOLS_USED] = not missing if case.expected_tools else None
     if answer is not None:
-        checks[Check.NO_ERROR] = not any(found.failed for found in answer.basis)
+        checks[Check.NO_ERROR] = not any(piece.failed for piece in answer.basis)
         checks[Check.REPEATED] = _recomputed(answer, evidence, recompute, same)
         sources = sources_of(answer, evidence, same)
-        ways = [agrees(found) for found in sources]
+        ways = [agrees(piece) for piece in sources]
         certain = None if None in ways or not ways else True
         checks[Check.COMPUTED_OTHERWISE] = False if False in ways else certain
         checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, sources)
@@ -154,7 +154,7 @@ def verify(
             checks[Check.QUESTION_USED] = None if strange is None else not strange
         else:
             checks[Check.GOLD] = same(answer.text, case.gold_answer)
-    by_model = answer is not None and any(found.planner != BUILT_IN for found in answer.basis)
+    by_model = answer is not None and any(piece.planner != BUILT_IN for piece in answer.basis)
     needs_operation = by_model and case.second_plan == "auto"
     if needs_operation:
         checks[Check.OPERATION] = checks[Check.GOLD] or operation
@@ -177,17 +177,17 @@ def _expected(
     In a written answer, all numbers must come from their results.
     """
     expected = {*case.expected_tools} - {RESPOND}
-    tools = {found.tool for found in sources if not found.used}
+    tools = {piece.tool for piece in sources if not piece.used}
     if tools:
         return True if tools <= expected else None
     theirs = {
         number
-        for found in evidence
-        if found.tool in expected and not found.failed
-        for number in numbers_among(found.result)
+        for piece in evidence
+        if piece.tool in expected and not piece.failed
+        for number in numbers_among(piece.result)
     }
-    said = set(numbers_among(answer.text))
-    return True if said and said <= theirs else None
+    answer_numbers = set(numbers_among(answer.text))
+    return True if answer_numbers and answer_numbers <= theirs else None
 
 
 def _recomputed(
@@ -199,34 +199,34 @@ def _recomputed(
     down without computing it must be one that an action of the case found, if any action found a
     number.
     """
-    repeated = [found for found in answer.basis if not found.failed and recompute(found)]
-    if not all(_repeats(found, recompute, same) for found in repeated):
+    repeated = [piece for piece in answer.basis if not piece.failed and recompute(piece)]
+    if not all(_repeats(piece, recompute, same) for piece in repeated):
         return False
-    numbers = {number for found in evidence for number in _numbers(found, recompute)}
+    numbers = {number for piece in evidence for number in _numbers(piece, recompute)}
     written = number_in(answer.text)
     if written is not None and numbers:
         return written in numbers
     return True if repeated else None
 
 
-def _numbers(found: CaseEvidence, recompute: Recompute) -> Iterable[Decimal]:
+def _numbers(piece: CaseEvidence, recompute: Recompute) -> Iterable[Decimal]:
     """Return the number that a repeated action finds, else its original one.
 
     Without such a number, return all numbers in its result; empty for failures and ``respond``.
     """
-    if found.failed or found.refused or found.tool == RESPOND:
+    if piece.failed or piece.refused or piece.tool == RESPOND:
         return ()
-    again = recompute(found)
-    result = found.result if again is None or is_failure(again) else again
+    repeated = recompute(piece)
+    result = piece.result if repeated is None or is_failure(repeated) else repeated
     number = number_in(finding(result) or "")
     return numbers_among(result) if number is None else (number,)
 
 
-def _repeats(found: CaseEvidence, recompute: Recompute, same: Same) -> bool:
-    again = recompute(found) or {}
-    first, second = finding(found.result), finding(again)
+def _repeats(piece: CaseEvidence, recompute: Recompute, same: Same) -> bool:
+    repeated = recompute(piece) or {}
+    first, second = finding(piece.result), finding(repeated)
     if first is None or second is None:
-        return first == second and is_failure(again) == found.failed
+        return first == second and is_failure(repeated) == piece.failed
     return same(first, second)
 
 
@@ -252,17 +252,17 @@ def _complaints(
 ) -> list[str]:
     messages = [words for check, words in _COMPLAINTS.items() if checks[check] is False]
     if strange:
-        named = ", ".join(strange[:MAX_NAMED])
-        messages.append(f"The question and the args do not agree on {named}: use another tool.")
+        names = ", ".join(strange[:MAX_NAMED])
+        messages.append(f"The question and the args do not agree on {names}: use another tool.")
     if missing:
         messages.append(f"These tools must be used and were not: {', '.join(missing)}.")
     if not messages and not any(checks[check] for check in INDEPENDENT):
         messages.append(_UNCONFIRMED)
     last = evidence[-1] if evidence and not checks[Check.NO_ERROR] else None
     errors = [
-        f"{found.tool}: {found.result['error']}"
-        for found in evidence
-        if last and found.failed and (found.tier, found.act_step) == (last.tier, last.act_step)
+        f"{piece.tool}: {piece.result['error']}"
+        for piece in evidence
+        if last and piece.failed and (piece.tier, piece.act_step) == (last.tier, last.act_step)
     ]
     return messages + errors
 
@@ -309,7 +309,7 @@ class DeterministicTools:
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools = {tool.spec.name: tool for tool in tools if not tool.spec.external}
 
-    async def again(
+    async def repeat(
         self, name: str, args: Mapping[str, Any], context: ToolContext
     ) -> ToolResult | None:
         """Run a tool again; None if it is external or not deterministic."""
@@ -325,14 +325,14 @@ class DeterministicTools:
         except Exception as error:
             return failure("The tool broke when it was asked again.", class_name(error))
 
-    async def agrees(self, found: CaseEvidence, context: ToolContext) -> bool | None:
+    async def agrees(self, piece: CaseEvidence, context: ToolContext) -> bool | None:
         """Return whether another method gives the same result; None if no other method exists."""
-        tool = self._tools.get(found.tool)
+        tool = self._tools.get(piece.tool)
         if not isinstance(tool, CrossChecked):
             return None
         try:
             async with asyncio.timeout(tool.spec.timeout_seconds):
-                return await contained(tool.agrees(found.args, found.result, context))
+                return await contained(tool.agrees(piece.args, piece.result, context))
         except Exception:
             return None  # a failed cross-check proves nothing
 
@@ -341,21 +341,25 @@ class Verification:
     """Verifies the evidence after each pass; repeats and cross-checks every action only once."""
 
     def __init__(
-        self, work: CaseWork, again: DeterministicTools, same: Same, operation: OperationCheck
+        self,
+        work: CaseWork,
+        recomputation: DeterministicTools,
+        same: Same,
+        operation: OperationCheck,
     ) -> None:
         self._work = work
-        self._recomputation = again
+        self._recomputation = recomputation
         self._same = same
         self._operation = operation
-        self._again: dict[int, ToolResult | None] = {}
+        self._repeated: dict[int, ToolResult | None] = {}
         self._agrees: dict[int, bool | None] = {}
 
     async def measure(self) -> None:
         """Verify the evidence and update the state; actions that created files are not repeated."""
         state, case = self._work.state, self._work.case
-        for found in state.evidence:
-            if found.number not in self._agrees and not found.refused and not found.failed:
-                await self._ask_again(found)
+        for piece in state.evidence:
+            if piece.number not in self._agrees and not piece.refused and not piece.failed:
+                await self._ask_again(piece)
         verdict = self._verdict()
         if verdict.verified is None:
             expected = verdict.checks[Check.EXPECTED_EVIDENCE] is True
@@ -377,15 +381,15 @@ class Verification:
         return verify(
             self._work.case,
             self._work.state.evidence,
-            recompute=lambda found: self._again.get(found.number),
-            agrees=lambda found: self._agrees.get(found.number),
+            recompute=lambda piece: self._repeated.get(piece.number),
+            agrees=lambda piece: self._agrees.get(piece.number),
             same=self._same,
             operation=operation,
         )
 
-    async def _ask_again(self, found: CaseEvidence) -> None:
+    async def _ask_again(self, piece: CaseEvidence) -> None:
         context = self._work.tool_context
-        self._agrees[found.number] = await self._recomputation.agrees(found, context)
-        if not found.files:
-            again = await self._recomputation.again(found.tool, found.args, context)
-            self._again[found.number] = again
+        self._agrees[piece.number] = await self._recomputation.agrees(piece, context)
+        if not piece.files:
+            repeated = await self._recomputation.repeat(piece.tool, piece.args, context)
+            self._repeated[piece.number] = repeated

@@ -141,10 +141,10 @@ class CaseState:
 
         ``about`` holds further fields of the evidence.
         """
-        made = references_in(result)
-        self.artifacts.extend(made)
-        files = tuple(file["name"] for file in made)
-        found = CaseEvidence(
+        references = references_in(result)
+        self.artifacts.extend(references)
+        files = tuple(file["name"] for file in references)
+        piece = CaseEvidence(
             number=len(self.evidence) + 1,
             tier=self.tier,
             act_step=self.passes[self.tier],
@@ -155,8 +155,8 @@ class CaseState:
             planner=self.models[self.tier].provider,
             **about,
         )
-        self.evidence.append(found)
-        return found
+        self.evidence.append(piece)
+        return piece
 
     def measure(self, metric: float, *, min_improvement: float) -> None:
         """Record a new metric; count the round as stalled if the metric improved too little."""
@@ -180,7 +180,7 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
         "verification": {"checks": dict(state.checks), "confirmed_by": state.confirmed_by},
         "finish_reason": state.finish_reason.value if state.finish_reason else None,
         "logs": list(state.logs),
-        "evidence": [found.to_dict() for found in state.evidence],
+        "evidence": [piece.to_dict() for piece in state.evidence],
         "artifacts": list(state.artifacts),
         "counters": {
             "llm_calls_small": state.usage[Tier.SMALL].calls,
@@ -194,7 +194,7 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
         },
         "models": {
             tier.value: {
-                **named.to_json(),
+                **model_name.to_json(),
                 "used": [
                     {**model.to_json(), "calls": calls}
                     for model, calls in Counter(
@@ -202,7 +202,7 @@ def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
                     ).items()
                 ],
             }
-            for tier, named in state.models.items()
+            for tier, model_name in state.models.items()
         },
     }
     return result if answer is None else {"answer": answer, **result}
@@ -263,10 +263,10 @@ class CaseWork:
 
     def planning_calls_left(self, tier: Tier) -> int | None:
         """Return the number of planning calls left for a tier; None means unlimited."""
-        left = self.calls_left(tier)
-        if left is None or tier is not Tier.SMALL:
-            return left
-        return max(0, left - self.kept_back)
+        remaining = self.calls_left(tier)
+        if remaining is None or tier is not Tier.SMALL:
+            return remaining
+        return max(0, remaining - self.kept_back)
 
     @property
     def kept_back(self) -> int:
@@ -284,8 +284,8 @@ class CaseWork:
     def wants_wrap_up(self) -> bool:
         """Whether a final answer is needed: tools returned results, but they form no answer."""
         evidence = self.state.evidence
-        found = any(not (piece.failed or piece.refused) for piece in evidence)
-        return self.wrap_up_reserve > 0 and found and self.state.answer is None
+        has_result = any(not (piece.failed or piece.refused) for piece in evidence)
+        return self.wrap_up_reserve > 0 and has_result and self.state.answer is None
 
     def exhausted(self) -> Dimension | None:
         """Return an exhausted limit of the whole run, or None if none is exhausted.
@@ -343,10 +343,10 @@ class CaseWork:
 
     def log_failures(self, step_type: str, *nodes: str, **about: Any) -> None:
         """Log the failed attempts of successful calls, given the IDs of the calls' trace nodes."""
-        found = (each for node in nodes for each in self.context.run.trace.failures_of(node))
-        shown = {"event": "attempt_failed", "level": "warning", **about}
-        for error_class, error in found:
-            self.log.add(step_type, **shown, error_class=error_class, error=error)
+        failures = (each for node in nodes for each in self.context.run.trace.failures_of(node))
+        fields = {"event": "attempt_failed", "level": "warning", **about}
+        for error_class, error in failures:
+            self.log.add(step_type, **fields, error_class=error_class, error=error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,17 +359,17 @@ class CaseLog:
 
     def add(self, step_type: str, **details: Any) -> None:
         """Append an entry for the current tier; ``details`` are JSON values."""
-        shown = {
+        fields = {
             name: value if name in _OURS else redact_value(value, name=name)
             for name, value in details.items()
         }
         about = {"ts": rfc3339(self.clock()), "run_id": self.run_id}
         tier = self.state.tier.value
-        self.state.logs.append({**about, "tier": tier, "step_type": step_type, **shown})
+        self.state.logs.append({**about, "tier": tier, "step_type": step_type, **fields})
 
 
 def summary(value: Any) -> str:
     """Return the start of a value as text, redacted before it is truncated."""
-    shown = redact_value(value)
-    text = shown if isinstance(shown, str) else json.dumps(shown, sort_keys=True)
+    redacted = redact_value(value)
+    text = redacted if isinstance(redacted, str) else json.dumps(redacted, sort_keys=True)
     return text if len(text) <= MAX_SUMMARY_CHARS else f"{text[:MAX_SUMMARY_CHARS]}…"

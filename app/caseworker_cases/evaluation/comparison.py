@@ -51,13 +51,13 @@ def _number(text: str) -> Decimal | None:
 
 def _date(text: str) -> date | None:
     for form in (_ISO, _MONTH_FIRST, _DAY_FIRST):
-        if found := form.fullmatch(text):
-            return _day(found)
+        if match := form.fullmatch(text):
+            return _day(match)
     return None
 
 
-def _day(found: re.Match[str]) -> date | None:
-    parts = found.groupdict()
+def _day(match: re.Match[str]) -> date | None:
+    parts = match.groupdict()
     month = parts["month"]
     try:
         number = int(month) if month.isdecimal() else _MONTHS.index(month[:3]) + 1

@@ -101,17 +101,17 @@ class Dataset:
         Raises:
             DatasetError: no case is left.
         """
-        left = [
+        cases = [
             case
             for case in self.cases
             if (not only or any(map(case.is_called, only)))
             and not any(map(case.is_called, skip))
             and (with_models or not case.needs_model)
         ]
-        if sample is not None and sample < len(left):
-            drawn = Random(sample_seed).sample(range(len(left)), sample)
-            left = [left[place] for place in sorted(drawn)]
-        if not left[:limit]:
+        if sample is not None and sample < len(cases):
+            drawn = Random(sample_seed).sample(range(len(cases)), sample)
+            cases = [cases[place] for place in sorted(drawn)]
+        if not cases[:limit]:
             why = "check --only, --skip and --limit"
             if not with_models:
                 why += (
@@ -119,7 +119,7 @@ class Dataset:
                     "(--all includes them)"
                 )
             raise DatasetError(f"{self.name}: no case is selected; {why}")
-        return replace(self, cases=tuple(left[:limit]))
+        return replace(self, cases=tuple(cases[:limit]))
 
 
 _CASES = TypeAdapter(tuple[EvalCase, ...])
@@ -141,7 +141,7 @@ def load_dataset(path: Path) -> Dataset:
     try:
         cases = _CASES.validate_python(items)
     except ValidationError as error:
-        mistakes = [_mistake(found, items) for found in error.errors(include_url=False)]
+        mistakes = [_mistake(detail, items) for detail in error.errors(include_url=False)]
     else:
         repeated = Counter(case.id.casefold() for case in cases)
         mistakes = [
@@ -151,15 +151,15 @@ def load_dataset(path: Path) -> Dataset:
         ]
     if mistakes:
         more = len(mistakes) - _MOST_MISTAKES
-        shown = mistakes[:_MOST_MISTAKES] + [f"and {more} more"] * (more > 0)
-        raise DatasetError("\n".join(f"{path}: {mistake}" for mistake in shown))
+        reported = mistakes[:_MOST_MISTAKES] + [f"and {more} more"] * (more > 0)
+        raise DatasetError("\n".join(f"{path}: {mistake}" for mistake in reported))
     return Dataset(name=path.name, sha256=hashlib.sha256(raw).hexdigest(), cases=cases)
 
 
-def _mistake(found: ErrorDetails, items: Any) -> str:
-    place, what = found["loc"], _WORDS.get(found["type"], found["msg"])
+def _mistake(detail: ErrorDetails, items: Any) -> str:
+    place, what = detail["loc"], _WORDS.get(detail["type"], detail["msg"])
     number = int(place[0])
-    named = items[number].get("id") if isinstance(items[number], dict) else None
-    shown = f" ({named[:80]!r})" if isinstance(named, str) else ""
+    case_id = items[number].get("id") if isinstance(items[number], dict) else None
+    suffix = f" ({case_id[:80]!r})" if isinstance(case_id, str) else ""
     field = ".".join(map(str, place[1:])) or "the case"
-    return f"case {number + 1}{shown}: {field}: {what}"
+    return f"case {number + 1}{suffix}: {field}: {what}"

@@ -51,15 +51,17 @@ class OutputFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         for pattern in (METRICS, REPORT, f"*{_TRACE}"):
-            for left in self.path.glob(pattern):
-                left.unlink()
+            for old_file in self.path.glob(pattern):
+                old_file.unlink()
 
     def add(self, trial: Trial, result: Result) -> None:
         """Append a trial's trace to the file of its case."""
         with (self.path / f"{trial.case.id}{_TRACE}").open("a", encoding="utf-8") as file:
             for kind, rest in _records(trial, result):
-                own = {"type": kind, "run_id": trial.run_id}
-                line = json.dumps({**own, **rest, **own}, ensure_ascii=False, separators=(",", ":"))
+                identity = {"type": kind, "run_id": trial.run_id}
+                line = json.dumps(
+                    {**identity, **rest, **identity}, ensure_ascii=False, separators=(",", ":")
+                )
                 file.write(f"{line}\n")
 
     def finish(self, metrics: Metrics, report: str) -> None:
@@ -97,11 +99,11 @@ class EvaluationPlan:
         builtin = all(tier["provider"] == BUILTIN_PLANNER for tier in tiers.values())
         if self.all_cases or not builtin:
             return replace(self, dataset=self.dataset.selected(**self.selection))
-        chosen = self.dataset.selected(**{**self.selection, "limit": None})
+        selected = self.dataset.selected(**{**self.selection, "limit": None})
         return replace(
             self,
             dataset=self.dataset.selected(**self.selection, with_models=False),
-            left_out=sum(case.needs_model for case in chosen.cases),
+            left_out=sum(case.needs_model for case in selected.cases),
         )
 
     @property
@@ -193,8 +195,8 @@ async def evaluate(
 
 def _records(trial: Trial, result: Result) -> Iterator[tuple[str, Mapping[str, Any]]]:
     run = dict(trial.run or {})
-    found = dict(run.get("result") or {})
-    logs = found.pop("logs", None) or []
+    result_fields = dict(run.get("result") or {})
+    logs = result_fields.pop("logs", None) or []
     yield (
         "run",
         {
@@ -205,7 +207,7 @@ def _records(trial: Trial, result: Result) -> Iterator[tuple[str, Mapping[str, A
             "client_seconds": round(trial.seconds, 6),
             "refusal": trial.refusal,
             "error": trial.error,
-            "run": {**run, "result": found or None} if run else None,
+            "run": {**run, "result": result_fields or None} if run else None,
         },
     )
     yield from (("log", entry) for entry in logs)

@@ -53,12 +53,12 @@ class Miss:
 
 def missed(metrics: Metrics, targets: Targets, earlier: Metrics | None = None) -> list[Miss]:
     """Return all missed targets, including regressions from the earlier metrics."""
-    found = [*_above(metrics, targets)]
-    success, least = metrics["success@1"], targets.min_success
-    if success < least:
-        message = f"success@1 is {success:.4f}, below the target of {least:g}"
-        found.insert(0, Miss("success@1", message))
-    return found if earlier is None else [*found, *_worse(metrics, earlier, targets)]
+    misses = [*_misses_above_limits(metrics, targets)]
+    success, target = metrics["success@1"], targets.min_success
+    if success < target:
+        message = f"success@1 is {success:.4f}, below the target of {target:g}"
+        misses.insert(0, Miss("success@1", message))
+    return misses if earlier is None else [*misses, *_worse(metrics, earlier, targets)]
 
 
 def read_metrics(path: Path) -> Metrics:
@@ -68,15 +68,15 @@ def read_metrics(path: Path) -> Metrics:
         DatasetError: the file is missing, or its metrics are not comparable.
     """
     try:
-        found = json.loads(path.read_bytes())
+        metrics = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path}: {error}") from None
     needed = {*HEADLINES, "evaluation", "cases", "counts"}
-    if not isinstance(found, dict) or found.get("format") != FORMAT or needed - found.keys():
+    if not isinstance(metrics, dict) or metrics.get("format") != FORMAT or needed - metrics.keys():
         raise DatasetError(f"{path}: not a metrics file of format {FORMAT}")
-    if found["evaluation"].get("interrupted"):
+    if metrics["evaluation"].get("interrupted"):
         raise DatasetError(f"{path}: the metrics are from an interrupted evaluation")
-    return found
+    return metrics
 
 
 def log_warnings(misses: Sequence[Miss], evaluation_id: str) -> None:
@@ -86,7 +86,7 @@ def log_warnings(misses: Sequence[Miss], evaluation_id: str) -> None:
         log.warning("performance.target_missed", metric=miss.target, detail=detail)
 
 
-def _above(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
+def _misses_above_limits(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
     figures = {**metrics, "falsely_verified": metrics["counts"]["falsely_verified"]}
     for name, limit, unit, note in (
         ("escalation_rate", targets.max_escalation_rate, "", ""),
@@ -97,8 +97,8 @@ def _above(metrics: Metrics, targets: Targets) -> Iterator[Miss]:
     ):
         value = figures[name]
         if value is not None and limit is not None and value > limit:
-            above = f"{name} is {value:g}{unit}, above the target of {limit:g}{note}"
-            yield Miss(name, above)
+            message = f"{name} is {value:g}{unit}, above the target of {limit:g}{note}"
+            yield Miss(name, message)
 
 
 def _worse(metrics: Metrics, earlier: Metrics, targets: Targets) -> Iterator[Miss]:

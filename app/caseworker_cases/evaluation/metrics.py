@@ -103,8 +103,8 @@ def _spent(ran: Sequence[Result]) -> dict[str, Any]:
 
 def _cost(costs: Iterable[float | None]) -> float | None:
     """Return the sum of costs, or None if any of them is unknown."""
-    known = list(costs)
-    return None if None in known else round(sum(cost for cost in known if cost is not None), 8)
+    amounts = list(costs)
+    return None if None in amounts else round(sum(cost for cost in amounts if cost is not None), 8)
 
 
 def _counts(results: Sequence[Result]) -> dict[str, int]:

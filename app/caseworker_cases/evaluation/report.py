@@ -35,10 +35,10 @@ def report_of(
         *(
             _section(
                 f"By {kind}",
-                _table(groups, [(name, *group.values()) for name, group in found.items()]),
+                _table(groups, [(name, *group.values()) for name, group in groups_of_kind.items()]),
             )
             for kind in ("family", "difficulty")
-            if (found := metrics[f"by_{kind}"])
+            if (groups_of_kind := metrics[f"by_{kind}"])
         ),
         *_failures(results),
         _slowest(results),
@@ -190,8 +190,8 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def _cell(value: object) -> str:
     """Return a value as a single line, escaped for a table cell."""
     text = "" if value is None else " ".join(str(value).split())
-    shown = redact_text(text, max_chars=_MOST_CHARS)
-    return shown.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    redacted = redact_text(text, max_chars=_MOST_CHARS)
+    return redacted.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 
 def _joined(values: Iterable[object]) -> str:

@@ -113,7 +113,7 @@ def result_of(trial: Trial) -> Result:
     """Judge a trial and extract its metrics from the run."""
     outcome, detail = _judged(trial)
     run = trial.run or {}
-    found = run.get("result") or {}
+    result_fields = run.get("result") or {}
     return Result(
         case=trial.case,
         repeat=trial.repeat,
@@ -122,15 +122,15 @@ def result_of(trial: Trial) -> Result:
         detail=detail,
         client_seconds=trial.seconds,
         ran=trial.run is not None,
-        answer=found.get("answer"),
-        verified=found.get("verified") is True,
+        answer=result_fields.get("answer"),
+        verified=result_fields.get("verified") is True,
         finish_reason=run.get("finish_reason"),
         service_seconds=_seconds(trial.run),
-        counters=Counters.model_validate(found.get("counters") or {}),
+        counters=Counters.model_validate(result_fields.get("counters") or {}),
         models={
-            tier: f"{named['provider']}:{named['model']}"
-            for tier, named in (found.get("models") or {}).items()
-            if named is not None
+            tier: f"{model['provider']}:{model['model']}"
+            for tier, model in (result_fields.get("models") or {}).items()
+            if model is not None
         },
     )
 
@@ -158,14 +158,14 @@ def _judged(trial: Trial) -> tuple[Outcome, str]:
     status = trial.run["status"]
     if status == "cancelled" or trial.run["finish_reason"] is None:
         return Outcome.ERROR, f"the run ended {status}: {_cause(trial.run)}"
-    found = trial.run.get("result") or {}
-    claims = status == "completed" and found.get("verified") is True
+    result_fields = trial.run.get("result") or {}
+    claims = status == "completed" and result_fields.get("verified") is True
     if wants_refusal and claims:
         return Outcome.CLAIMED, "a verified answer to a question that must be refused"
     if wants_refusal:
         return Outcome.SUCCESS, "no verified answer was given"
     if claims:
-        return _judged_answer(trial, found.get("answer"))
+        return _judged_answer(trial, result_fields.get("answer"))
     cause = _model_failure(trial.trace) or _cause(trial.run)
     return (Outcome.HALTED if status == "halted" else Outcome.NOT_VERIFIED), cause
 
@@ -186,9 +186,9 @@ def _judged_answer(trial: Trial, answer: str | None) -> tuple[Outcome, str]:
 
 def _model_failure(trace: Mapping[str, Any] | None) -> str | None:
     """Return why the last model call failed, or None if it did not fail."""
-    asked = [node for node in trace_nodes(trace) if node["kind"] == "llm"]
-    failed = bool(asked) and asked[-1]["status"] == "fail"
-    return asked[-1].get("stop_reason") if failed else None
+    calls = [node for node in trace_nodes(trace) if node["kind"] == "llm"]
+    failed = bool(calls) and calls[-1]["status"] == "fail"
+    return calls[-1].get("stop_reason") if failed else None
 
 
 def _cause(run: Mapping[str, Any]) -> str:
@@ -196,7 +196,7 @@ def _cause(run: Mapping[str, Any]) -> str:
     if stop := run.get("stop"):
         parts = (stop.get(name) for name in ("kind", "dimension", "reason"))
         return ", ".join(str(part) for part in parts if part)
-    for found in reversed((run.get("result") or {}).get("evidence") or []):
-        if error := (found.get("result") or {}).get("error"):
-            return f"{found.get('tool')}: {error}"
+    for piece in reversed((run.get("result") or {}).get("evidence") or []):
+        if error := (piece.get("result") or {}).get("error"):
+            return f"{piece.get('tool')}: {error}"
     return str(run["status"])

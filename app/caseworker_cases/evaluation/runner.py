@@ -147,8 +147,8 @@ class Runner:
     async def _ended(self, body: Mapping[str, Any]) -> Run | None:
         """Return the finished run; cancel it and return None if it exceeds the time limit."""
         until = time.monotonic() + self._options.timeout_seconds
-        while (left := until - time.monotonic()) > 0:
-            wait_seconds = min(_LONGEST_WAIT_SECONDS, math.ceil(left))
+        while (remaining := until - time.monotonic()) > 0:
+            wait_seconds = min(_LONGEST_WAIT_SECONDS, math.ceil(remaining))
             run = await self._service.create_run(body, wait_seconds=wait_seconds)
             if run.ended:
                 return run
@@ -162,7 +162,7 @@ class Runner:
             return  # best effort
 
     def _body(self, case: EvalCase, repeat: int, run_id: str) -> dict[str, Any]:
-        wanted = {
+        fields = {
             "gold_answer": case.gold_answer if self._options.protocol == "with_gold" else None,
             "expected_tools": list(case.expected_tools) or None,
             "mode": case.mode or self._options.mode,
@@ -172,7 +172,7 @@ class Runner:
         return {
             "run_id": run_id,
             "input": case.input,
-            **{name: value for name, value in wanted.items() if value is not None},
+            **{name: value for name, value in fields.items() if value is not None},
             "metadata": {"evaluation": self._evaluation_id, "case": case.id, "repeat": repeat},
         }
 

@@ -67,7 +67,7 @@ class Place:
     read: Callable[[re.Match[str]], Any]
     """Function that converts a match to a value, or to a mapping of several named values. It raises
     NotThisPlaceError if the text is not a valid value."""
-    shown: str
+    example: str
     """Examples of matching texts, for the documentation."""
 
 
@@ -116,22 +116,22 @@ _PAUSE = re.compile(r"[-+*/^%] ?,|, ?[*/^%]|, ?[-+] ")
 """A comma next to an operator: "10 + 5, * 2" may mean 20 or 30."""
 
 
-def _number(found: re.Match[str]) -> str:
-    return found[1].replace(",", "")
+def _number(match: re.Match[str]) -> str:
+    return match[1].replace(",", "")
 
 
-def _numbers(found: re.Match[str]) -> str:
-    return ", ".join(one.replace(",", "") for one in re.split(r",? and |, ", found[0]))
+def _numbers(match: re.Match[str]) -> str:
+    return ", ".join(one.replace(",", "") for one in re.split(r",? and |, ", match[0]))
 
 
-def _expression(found: re.Match[str]) -> str:
+def _expression(match: re.Match[str]) -> str:
     """Replace words by operators and remove thousands separators.
 
     Raises:
         NotThisPlaceError: it contains no calculation, it may be a date, or a sign or comma in it is
             ambiguous.
     """
-    written = found[0].strip().lower()
+    written = match[0].strip().lower()
     if _DATE_LIKE.search(written) or not _CALCULATES.search(written):
         raise NotThisPlaceError
     for word, sign in _OPERATORS.items():
@@ -145,8 +145,8 @@ def _expression(found: re.Match[str]) -> str:
     return plain
 
 
-def _count(found: re.Match[str]) -> int:
-    word = found[1].lower()
+def _count(match: re.Match[str]) -> int:
+    word = match[1].lower()
     if word in _SMALL:
         return _SMALL.index(word) + 1
     return 1 if word in {"a", "an"} else int(word.replace(",", ""))
@@ -158,37 +158,37 @@ def _month(name: str) -> int:
 
 def _date(text: str) -> str:
     """Return a date with a month name as ISO, and any other unchanged for the tool to parse."""
-    named = _NAMED_MONTH.fullmatch(text)
-    if named is None:
+    match = _NAMED_MONTH.fullmatch(text)
+    if match is None:
         return text
-    day, month, year = named.group(1, 2, 3) if named[1] else named.group(5, 4, 6)
+    day, month, year = match.group(1, 2, 3) if match[1] else match.group(5, 4, 6)
     try:
         return date(int(year), _month(month), int(day)).isoformat()
     except ValueError:
         return text
 
 
-def _period(found: re.Match[str]) -> Mapping[str, Any]:
+def _period(match: re.Match[str]) -> Mapping[str, Any]:
     """Return ``start`` and ``end``; ``flexible`` is true for a month or a year."""
-    if found["start"]:
-        return {"start": _date(found["start"]), "end": _date(found["end"]), "flexible": False}
-    year = int(found["year"])
-    first, last = (_month(found["month"]),) * 2 if found["month"] else (1, 12)
+    if match["start"]:
+        return {"start": _date(match["start"]), "end": _date(match["end"]), "flexible": False}
+    year = int(match["year"])
+    first, last = (_month(match["month"]),) * 2 if match["month"] else (1, 12)
     start, end = date(year, first, 1), date(year, last, monthrange(year, last)[1])
     return {"start": start.isoformat(), "end": end.isoformat(), "flexible": True}
 
 
 def _place(
     pattern: str,
-    shown: str,
-    read: Callable[[re.Match[str]], Any] = lambda found: found[0],
+    example: str,
+    read: Callable[[re.Match[str]], Any] = lambda match: match[0],
     flags: re.RegexFlag = re.IGNORECASE,
 ) -> Place:
-    return Place(re.compile(pattern, re.ASCII | flags), read, shown)
+    return Place(re.compile(pattern, re.ASCII | flags), read, example)
 
 
 def _choice(words: Mapping[str, str | int]) -> Place:
-    return _place(_any(*words), "; ".join(words), lambda found: words[found[0].lower()])
+    return _place(_any(*words), "; ".join(words), lambda match: words[match[0].lower()])
 
 
 PLACES: Final[Mapping[str, Place]] = {

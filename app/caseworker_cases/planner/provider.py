@@ -66,10 +66,10 @@ class PlanningPrompt:
 
     def error(self) -> str:
         """Return the last error message; empty if nothing failed."""
-        for found in reversed(self.evidence):
-            result = found.get("result", found)
+        for piece in reversed(self.evidence):
+            result = piece.get("result", piece)
             if isinstance(result, Mapping) and (reason := _reason(result.get("error"))):
-                tool = found.get("tool")
+                tool = piece.get("tool")
                 return f"{tool}: {reason}" if isinstance(tool, str) else reason
         return self.failure
 
@@ -79,7 +79,7 @@ class PlanningPrompt:
         The mapping is empty after any other error.
         """
         days: dict[str, str] = {}
-        for result in (found.get("result") for found in self.evidence):
+        for result in (piece.get("result") for piece in self.evidence):
             if not isinstance(result, Mapping) or "error" not in result:
                 continue
             covered = _COVERED.match(str(result["error"]))
@@ -90,7 +90,7 @@ class PlanningPrompt:
 
     def tried(self, tool: str, args: Mapping[str, Any]) -> bool:
         """Return whether a call with these arguments was already executed."""
-        return (tool, args) in [(found.get("tool"), found.get("args")) for found in self.evidence]
+        return (tool, args) in [(piece.get("tool"), piece.get("args")) for piece in self.evidence]
 
 
 def _document(message: Message) -> Mapping[str, Any]:
@@ -166,8 +166,8 @@ class OfflineProvider:
         try:
             planned = plan(PlanningPrompt.of(request))
         except UnreadablePromptError as error:
-            said = f"{NO_MODEL} ({error})"
-            raise ModelError(said, retryable=False, fault=ModelFault.MISCONFIGURED) from None
+            message = f"{NO_MODEL} ({error})"
+            raise ModelError(message, retryable=False, fault=ModelFault.MISCONFIGURED) from None
         usage = TokenUsage(tokens_in=0, tokens_out=0)
         return ModelReply(text=json.dumps(planned), model=model, usage=usage, finish_reason="stop")
 
@@ -196,8 +196,8 @@ def plan(prompt: PlanningPrompt) -> Plan:
         calls, failed = tuple(_moved(call, first_days) for call in calls), calls
         if calls == failed or not reading.flexible:
             return {"cannot": f"{_FAILED} {error}"}
-    if done := next((call for call in calls if prompt.tried(call.tool, call.args)), None):
-        return {"cannot": f"I asked the tool {done.tool} already, and know no other plan."}
+    if repeated_call := next((call for call in calls if prompt.tried(call.tool, call.args)), None):
+        return {"cannot": f"I asked the tool {repeated_call.tool} already, and know no other plan."}
     return {"actions": [{"tool": call.tool, "args": dict(call.args)} for call in calls]}
 
 
@@ -214,16 +214,20 @@ def with_expected(
     figure = calls[0]
     if len(calls) > 1 or figure.tool != "numeric_analysis" or "symbol" not in figure.args:
         return calls
-    shown = {name: figure.args[name] for name in ("symbol", "start", "end")}
-    before = (PlannedCall("data_fetch_stock", shown),) if "data_fetch_stock" in expected else ()
-    after = (PlannedCall("plotter", {"kind": "line", **shown}),) if "plotter" in expected else ()
+    figure_args = {name: figure.args[name] for name in ("symbol", "start", "end")}
+    before = (
+        (PlannedCall("data_fetch_stock", figure_args),) if "data_fetch_stock" in expected else ()
+    )
+    after = (
+        (PlannedCall("plotter", {"kind": "line", **figure_args}),) if "plotter" in expected else ()
+    )
     return (*before, figure, *after)
 
 
 def _moved(call: PlannedCall, first_days: Mapping[str, str]) -> PlannedCall:
     """Return the call with its start moved to the first day that all its stocks have prices."""
-    named = [call.args.get("symbol"), *call.args.get("symbols", ())]
-    firsts = [first_days[symbol] for symbol in named if symbol in first_days]
+    symbols = [call.args.get("symbol"), *call.args.get("symbols", ())]
+    firsts = [first_days[symbol] for symbol in symbols if symbol in first_days]
     if not firsts or not call.args["start"] < max(firsts) <= call.args["end"]:
         return call
     return replace(call, args={**call.args, "start": max(firsts)})

@@ -88,11 +88,11 @@ def rows_of(table: str) -> tuple[Row, ...]:
     if stray := _ROW.sub("", table):
         raise ValueError(f"this is in no row: {stray}")
     rows, section = list[Row](), ""
-    for found in _ROW.finditer(table):
-        section = found[1] or section
-        written = tuple(call.strip() for call in found[4].split("->")[1:])
-        sentences = tuple(found[2].splitlines())
-        rows.append(Row(section, sentences, found[3], written, tuple(map(_call, written))))
+    for match in _ROW.finditer(table):
+        section = match[1] or section
+        written = tuple(call.strip() for call in match[4].split("->")[1:])
+        sentences = tuple(match[2].splitlines())
+        rows.append(Row(section, sentences, match[3], written, tuple(map(_call, written))))
     return tuple(rows)
 
 
@@ -141,23 +141,23 @@ def normalised(question: str) -> str:
 
 def _values(row: Row, text: str) -> Mapping[str, Any] | None:
     """Return the placeholder values of the first sentence of ``row`` that matches the text."""
-    found = (_matched(_parts(sentence), text) for sentence in row.sentences)
-    return next((values for values in found if values is not None), None)
+    readings = (_matched(_parts(sentence), text) for sentence in row.sentences)
+    return next((values for values in readings if values is not None), None)
 
 
 def _matched(parts: Sequence[Part], text: str) -> Mapping[str, Any] | None:
     values: dict[str, Any] = {}
     position = 0
     for name, place in parts:
-        found = place.pattern.match(text, position)
-        if found is None:
+        match = place.pattern.match(text, position)
+        if match is None:
             return None
         try:
-            value = place.read(found)
+            value = place.read(match)
         except NotThisPlaceError:
             return None
         values.update(value if isinstance(value, Mapping) else {name: value})
-        position = found.end()
+        position = match.end()
     return values if position == len(text) else None
 
 
@@ -167,9 +167,9 @@ def _parts(sentence: str) -> tuple[Part, ...]:
     for short, long in BEGINNINGS.items():
         sentence = sentence.replace(short, long)
     parts, end = list[Part](), 0
-    for found in _PLACE.finditer(sentence):
-        parts += [_words(sentence[end : found.start()]), (found[1] or found[2], PLACES[found[2]])]
-        end = found.end()
+    for match in _PLACE.finditer(sentence):
+        parts += [_words(sentence[end : match.start()]), (match[1] or match[2], PLACES[match[2]])]
+        end = match.end()
     return (*parts, _words(sentence[end:]))
 
 
@@ -192,8 +192,8 @@ def _filled(template: Any, values: Mapping[str, Any]) -> Any:
         return [_filled(one, values) for one in template]
     if not isinstance(template, str):
         return template
-    whole = _FILLED.fullmatch(template)
-    return values[whole[1]] if whole else _FILLED.sub(lambda one: str(values[one[1]]), template)
+    match = _FILLED.fullmatch(template)
+    return values[match[1]] if match else _FILLED.sub(lambda one: str(values[one[1]]), template)
 
 
 def _answering(*calls: PlannedCall) -> tuple[PlannedCall, ...]:

@@ -53,7 +53,7 @@ class PackagedPrices:
 
 def _read() -> _History:
     packed = files("caseworker_cases.stocks").joinpath("data", "stocks.csv.gz").read_bytes()
-    found: dict[str, list[DailyPrice]] = {}
+    days_by_symbol: dict[str, list[DailyPrice]] = {}
     rows = csv.reader(gzip.decompress(packed).decode("ascii").splitlines())
     next(rows)
     for symbol, day, opened, high, low, close, volume, adjusted in rows:
@@ -63,10 +63,10 @@ def _read() -> _History:
             volume=int(volume),
             adjusted_close=float(adjusted),
         )
-        found.setdefault(symbol, []).append(price)
+        days_by_symbol.setdefault(symbol, []).append(price)
     return {
         symbol: PriceSeries(
             symbol=symbol, source=SOURCE, currency=CURRENCY, days=tuple(sorted(days))
         )
-        for symbol, days in found.items()
+        for symbol, days in days_by_symbol.items()
     }

@@ -46,9 +46,9 @@ def symbol_of(name: str) -> str:
     A name that is not in the table is treated as a symbol, because a source may know it.
     """
     words = " ".join(name.lower().removeprefix("$").split())
-    known = SYMBOLS.get(_LEGAL_FORM.sub("", words))
-    if known is not None:
-        return known
+    listed_symbol = SYMBOLS.get(_LEGAL_FORM.sub("", words))
+    if listed_symbol is not None:
+        return listed_symbol
     symbol = words.upper()
     if not _SYMBOL.fullmatch(symbol):
         raise ToolRefusedError(
@@ -57,19 +57,19 @@ def symbol_of(name: str) -> str:
     return symbol
 
 
-def symbols_of(names: Sequence[str], least: int, most: int) -> list[str]:
+def symbols_of(names: Sequence[str], minimum: int, maximum: int) -> list[str]:
     """Return the ticker symbols for several different companies.
 
     Raises:
-        ToolRefusedError: there are fewer than ``least`` or more than ``most`` names, or a
+        ToolRefusedError: there are fewer than ``minimum`` or more than ``maximum`` names, or a
             duplicate.
     """
     symbols = [symbol_of(name) for name in names]
     if len(set(symbols)) != len(symbols):
         raise ToolRefusedError("'symbols' names a company twice: name it once")
-    if not least <= len(symbols) <= most:
-        wanted = f"{least}" if least == most else f"{least} to {most}"
-        raise ToolRefusedError(f"'symbols' must name {wanted} different companies")
+    if not minimum <= len(symbols) <= maximum:
+        range_text = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
+        raise ToolRefusedError(f"'symbols' must name {range_text} different companies")
     return symbols
 
 

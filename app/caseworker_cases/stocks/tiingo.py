@@ -77,7 +77,7 @@ class TiingoPrices:
         self._timeout_seconds = timeout_seconds
         self._in_flight = FairSlots(MAX_IN_FLIGHT)
         self._asking: WeakValueDictionary[str, FairSlots] = WeakValueDictionary()
-        self._kept: TTLCache[str, PriceSeries] = TTLCache(
+        self._cache: TTLCache[str, PriceSeries] = TTLCache(
             MAX_KEPT_DAYS, KEPT_SECONDS, timer, getsizeof=lambda series: len(series.days)
         )
 
@@ -88,10 +88,10 @@ class TiingoPrices:
             raise unknown_symbol(symbol, _SERVED)
         turn = self._asking.setdefault(ticker, FairSlots(1))
         async with turn.held():
-            series = self._kept.get(ticker)
+            series = self._cache.get(ticker)
             if series is None:
                 series = await self._history(symbol, ticker)
-                self._kept[ticker] = series
+                self._cache[ticker] = series
         return series.between(start, end)
 
     async def aclose(self) -> None:
@@ -101,7 +101,7 @@ class TiingoPrices:
     async def _history(self, symbol: str, ticker: str) -> PriceSeries:
         try:
             async with self._in_flight.held(), asyncio.timeout(self._timeout_seconds):
-                reply, text = await self._asked(ticker)
+                reply, text = await self._request(ticker)
         except (httpx.HTTPError, TimeoutError) as error:
             raise _unavailable("cannot be reached") from error
         _judge(reply, symbol)
@@ -113,11 +113,11 @@ class TiingoPrices:
             raise unknown_symbol(symbol, _SERVED)
         return PriceSeries(symbol=ticker, source=SOURCE, currency=CURRENCY, days=days)
 
-    async def _asked(self, ticker: str) -> tuple[httpx.Response, str]:
+    async def _request(self, ticker: str) -> tuple[httpx.Response, str]:
         path = f"/tiingo/daily/{quote(ticker, safe='')}/prices"
-        wanted: Mapping[str, str] = {"startDate": _FIRST_DAY, "format": "csv"}
+        params: Mapping[str, str] = {"startDate": _FIRST_DAY, "format": "csv"}
         received = bytearray()
-        async with self._http.stream("GET", path, params=wanted) as reply:
+        async with self._http.stream("GET", path, params=params) as reply:
             async for part in reply.aiter_bytes():
                 received += part
                 if len(received) > MAX_REPLY_BYTES:
@@ -142,10 +142,10 @@ def _judge(reply: httpx.Response, symbol: str) -> None:
 
 
 def _unavailable(what: str, reply: httpx.Response | None = None) -> ToolRefusedError:
-    asked = None if reply is None else seconds_asked(reply.headers.get("retry-after", ""))
-    asked = None if asked is None else min(asked, LONGEST_WAIT_SECONDS)
+    delay = None if reply is None else seconds_asked(reply.headers.get("retry-after", ""))
+    delay = None if delay is None else min(delay, LONGEST_WAIT_SECONDS)
     return ToolRefusedError(
-        f"Tiingo {what}: try again later.", code=UNAVAILABLE, retry_after_seconds=asked
+        f"Tiingo {what}: try again later.", code=UNAVAILABLE, retry_after_seconds=delay
     )
 
 

@@ -112,7 +112,7 @@ class DataFetchStock(PriceTool):
 
 
 def _rows(days: Sequence[DailyPrice], fields: Sequence[str]) -> list[list[Any]]:
-    return [[day.day.isoformat(), *(_shown(day, field) for field in fields)] for day in days]
+    return [[day.day.isoformat(), *(_field_value(day, field) for field in fields)] for day in days]
 
 
 def _summary(series: PriceSeries, field: str) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _summary(series: PriceSeries, field: str) -> dict[str, Any]:
     days = {"first": series.first, "last": series.last, "min": lowest, "max": highest}
     return {
         "field": field,
-        **{name: _shown(day, field) for name, day in days.items()},
+        **{name: _field_value(day, field) for name, day in days.items()},
         "min_date": lowest.day.isoformat(),
         "max_date": highest.day.isoformat(),
         "mean": round(fmean(map(value, series.days)), DECIMALS),
@@ -144,6 +144,6 @@ def _in_words(series: PriceSeries, summary: Mapping[str, Any]) -> str:
     )
 
 
-def _shown(day: DailyPrice, field: str) -> Any:
+def _field_value(day: DailyPrice, field: str) -> Any:
     value = getattr(day, field)
     return round(value, DECIMALS) if field == "adjusted_close" else value

@@ -33,7 +33,7 @@ from caseworker_cases.tools.analysis.observations import (
     FIELDS,
     Observations,
     common,
-    given,
+    observations_in,
     priced,
 )
 from caseworker_cases.tools.crosschecks import prices
@@ -63,12 +63,12 @@ def ranked(metric: Metric, options: Options, first: str, *series: Observations) 
     ``first`` is ``HIGHEST`` or ``LOWEST``: whether the ranking starts with the highest or the
     lowest value. ``series`` are prices of different symbols on the same days.
     """
-    found = [(observed.symbol, metric.compute(observed, options)) for observed in series]
-    units = sorted({one["unit"] for _, one in found})
+    figures = [(observed.symbol, metric.compute(observed, options)) for observed in series]
+    units = sorted({one["unit"] for _, one in figures})
     if len(units) > 1:
         message = f"These figures are in {' and '.join(units)} and cannot be compared."
         raise ToolRefusedError(message, code="undefined")
-    order = sorted(found, key=lambda pair: pair[1]["value"], reverse=first == HIGHEST)
+    order = sorted(figures, key=lambda pair: pair[1]["value"], reverse=first == HIGHEST)
     (winner, best), (second, next_best) = order[:2]
     if best["value"] == next_best["value"]:
         message = f"{winner} and {second} have the same {metric.words}: neither comes first."
@@ -125,8 +125,8 @@ def _rounded(number: float, decimals: int | None) -> float:
         decimals = max(LEAST_DECIMALS, LEAST_DIGITS - 1 - exact.adjusted())
     if abs(number) >= _WHOLE_FROM:
         return number
-    shown = float(exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
-    return shown or 0.0  # never -0.0
+    rounded = float(exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
+    return rounded or 0.0  # never -0.0
 
 
 COMPARED = 2, 5
@@ -244,25 +244,25 @@ class NumericAnalysis(PriceTool):
             raise ToolRefusedError(f"{args['metric']} needs either 'symbol' or 'values'")
         if "values" in args:
             _allow(args, "values", "dates", *metric.uses)
-            observed = given(args)
+            observed = observations_in(args)
         else:
             _allow(args, "symbol", *_PRICE_ARGS, *metric.uses)
             observed = await priced(self._source, symbol_of(args["symbol"]), args)
         options = _options(args)
-        _enough(observed, args, options)
+        _require_observations(observed, args, options)
         return found_in(metric.words, metric.compute(observed, options), observed)
 
     async def _ranking(self, args: Mapping[str, Any]) -> ToolResult:
         metric, options = METRICS[args["metric"]], _options(args)
         _allow(args, "symbols", "which", *_PRICE_ARGS, *metric.uses)
         series = await self._together(args, *COMPARED)
-        _enough(series[0], args, options)
+        _require_observations(series[0], args, options)
         return ranked(metric, options, args.get("which", HIGHEST), *series)
 
     async def _correlation(self, args: Mapping[str, Any]) -> ToolResult:
         if "values" in args and "other_values" in args:
             _allow(args, "values", "other_values", "dates")
-            one, other = common(given(args), given(args, "other_values"))
+            one, other = common(observations_in(args), observations_in(args, "other_values"))
         elif "symbols" in args:
             _allow(args, "symbols", *_PRICE_ARGS)
             one, other = await self._together(args, 2, 2)
@@ -270,14 +270,14 @@ class NumericAnalysis(PriceTool):
             raise ToolRefusedError(
                 "correlation needs two 'symbols', or 'values' and 'other_values'"
             )
-        _enough(one, args, _options(args))
+        _require_observations(one, args, _options(args))
         return found_in("correlation of returns", correlation_of_returns(one, other), one, other)
 
     async def _together(
-        self, args: Mapping[str, Any], least: int, most: int
+        self, args: Mapping[str, Any], minimum: int, maximum: int
     ) -> tuple[Observations, ...]:
         """Return the prices of several symbols, restricted to their common days."""
-        symbols = symbols_of(args["symbols"], least, most)
+        symbols = symbols_of(args["symbols"], minimum, maximum)
         return common(*[await priced(self._source, symbol, args) for symbol in symbols])
 
 
@@ -294,13 +294,15 @@ def _options(args: Mapping[str, Any]) -> Options:
     )
 
 
-def _enough(observed: Observations, args: Mapping[str, Any], options: Options) -> None:
-    name, least = args["metric"], LEAST_FOR_CORRELATION
+def _require_observations(
+    observed: Observations, args: Mapping[str, Any], options: Options
+) -> None:
+    name, minimum = args["metric"], LEAST_FOR_CORRELATION
     if name != CORRELATION:
         metric = METRICS[name]
-        least = max(metric.least, options.window if "window" in metric.uses else 0)
-    if len(observed) < least:
+        minimum = max(metric.min_observations, options.window if "window" in metric.uses else 0)
+    if len(observed) < minimum:
         raise ToolRefusedError(
-            f"{name} needs at least {least} observations, and there are {len(observed)}.",
+            f"{name} needs at least {minimum} observations, and there are {len(observed)}.",
             code="too_few_points",
         )

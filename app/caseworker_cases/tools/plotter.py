@@ -142,10 +142,10 @@ def _result(series: Sequence[PriceSeries], picture: Picture, saved: SavedArtifac
     symbols = [one.symbol for one in series]
     start = max(one.first.day for one in series).isoformat()
     end = min(one.last.day for one in series).isoformat()
-    kept = asdict(saved)
+    artifact = asdict(saved)
     return {
-        "artifact": kept.pop("name"),
-        **kept,
+        "artifact": artifact.pop("name"),
+        **artifact,
         "kind": picture.kind.value,
         "symbols": symbols,
         "start": start,

@@ -37,7 +37,7 @@ class Metric:
 
     words: str
     """The metric's name as it appears within a sentence."""
-    least: int
+    min_observations: int
     compute: Callable[[Observations, Options], Finding]
     uses: frozenset[str] = frozenset()
 
@@ -116,8 +116,8 @@ def _volatility(observed: Observations, options: Options) -> Finding:
 def _daily_returns(observed: Observations, options: Options) -> Finding:
     returns = simple_returns(observed.positive())
 
-    def extreme(wanted: float) -> dict[str, Any]:
-        return {**observed.at(returns.index(wanted) + 1), "value": 100 * wanted}
+    def extreme(daily_return: float) -> dict[str, Any]:
+        return {**observed.at(returns.index(daily_return) + 1), "value": 100 * daily_return}
 
     return _percent(
         fmean(returns),
@@ -140,10 +140,10 @@ def _extreme_day(
 
     def compute(observed: Observations, options: Options) -> Finding:
         returns = simple_returns(observed.positive())
-        wanted = choose(returns)
-        index = returns.index(wanted) + 1
+        extreme = choose(returns)
+        index = returns.index(extreme) + 1
         return _percent(
-            wanted,
+            extreme,
             f"the {word} value / previous value - 1",
             **observed.at(index),
             previous=observed.place(index - 1),
@@ -242,14 +242,14 @@ def correlation_of_returns(one: Observations, other: Observations) -> Finding:
     """Return Pearson's correlation between two series' simple returns on their common days."""
     returns = simple_returns(one.positive()), simple_returns(other.positive())
     try:
-        found = correlation(*returns)
+        coefficient = correlation(*returns)
     except StatisticsError as error:
         raise ToolRefusedError(
             "One of the two series has the same return every time: no correlation is defined.",
             code="undefined",
         ) from error
     return {
-        "value": max(-1.0, min(1.0, found)),  # rounding may exceed the range slightly
+        "value": max(-1.0, min(1.0, coefficient)),  # rounding may exceed the range slightly
         "unit": "coefficient",
         "formula": "Pearson's correlation of value / previous value - 1 of both, from -1 to 1",
         "returns": len(returns[0]),

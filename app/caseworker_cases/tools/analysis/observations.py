@@ -66,8 +66,8 @@ class Observations:
 
     def on(self, days: tuple[date, ...]) -> "Observations":
         """Return the series restricted to the given days."""
-        known = dict(zip(self.days or (), self.values, strict=True))
-        return replace(self, values=tuple(known[day] for day in days), days=days)
+        value_of_day = dict(zip(self.days or (), self.values, strict=True))
+        return replace(self, values=tuple(value_of_day[day] for day in days), days=days)
 
 
 def common(*series: Observations) -> tuple[Observations, ...]:
@@ -107,7 +107,7 @@ async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> O
     )
 
 
-def given(args: Mapping[str, Any], name: str = "values") -> Observations:
+def observations_in(args: Mapping[str, Any], name: str = "values") -> Observations:
     """Build the series from the numbers and dates in the tool arguments."""
     numbers = tuple(float(value) for value in args[name])
     days = None

@@ -98,9 +98,9 @@ def _median(*values: Real) -> Real:
     return ordered[middle] if len(ordered) % 2 else _mean(*ordered[middle - 1 : middle + 1])
 
 
-def _least_common_multiple(first: Real, second: Real, *others: Real) -> Real:
+def _least_common_multiple(first: Real, second: Real, *more: Real) -> Real:
     result = 1
-    for number in _whole("lcm", (first, second, *others)):
+    for number in _integers("lcm", (first, second, *more)):
         result = math.lcm(result, number)
         if result >= 10**MAX_DIGITS:
             raise too_large(f"the result has more than {MAX_DIGITS} digits")
@@ -123,8 +123,8 @@ def _whole_logarithm(value: Real, base: Real) -> Fraction | None:
     return exponent if power(base, exponent) == value else None
 
 
-def _greatest_common_divisor(first: Real, second: Real, *others: Real) -> Real:
-    return Fraction(math.gcd(*_whole("gcd", (first, second, *others))))
+def _greatest_common_divisor(first: Real, second: Real, *more: Real) -> Real:
+    return Fraction(math.gcd(*_integers("gcd", (first, second, *more))))
 
 
 def _refuse_logarithm(value: Real) -> None:
@@ -132,7 +132,7 @@ def _refuse_logarithm(value: Real) -> None:
         raise undefined("only a positive number has a logarithm")
 
 
-def _whole(name: str, values: tuple[Real, ...]) -> list[int]:
+def _integers(name: str, values: tuple[Real, ...]) -> list[int]:
     if not all(isinstance(value, Fraction) and is_whole(value) for value in values):
         raise undefined(f"{name} takes whole numbers")
     return [int(value) for value in values]

@@ -46,14 +46,14 @@ def to_python(text: str, *, functions: Container[str], constants: Container[str]
 
     for (kind, lexeme), (_, following) in pairwise([*_tokens(text), ("", "")]):
         if operand is not None and (kind != "sign" or lexeme == "("):
-            raise malformed(f"an operator is missing before {_shown(lexeme)!r}")
+            raise malformed(f"an operator is missing before {_quoted(lexeme)!r}")
         name = lexeme.lower()
         if kind == "number" or (kind == "name" and name in constants):
             operand = len(pieces)
             pieces.append(_checked_number(lexeme) if kind == "number" else name)
         elif kind == "name":
             if name not in functions:
-                raise malformed(f"{_shown(lexeme)!r} is neither a function nor a constant here")
+                raise malformed(f"{_quoted(lexeme)!r} is neither a function nor a constant here")
             if following != "(":
                 raise malformed(f"{name} needs its argument in parentheses: {name}(2)")
             pieces.append(name)
@@ -114,16 +114,16 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     return tokens
 
 
-def _shown(lexeme: str) -> str:
+def _quoted(lexeme: str) -> str:
     """Return a token, redacted and shortened, for a message."""
     return redact_text(lexeme, max_chars=40)
 
 
 def _checked_number(lexeme: str) -> str:
     mantissa, _, exponent = lexeme.lower().partition("e")
-    whole = mantissa.partition(".")[0]
-    if len(whole) > 1 and whole.startswith("0"):
-        raise malformed(f"{_shown(lexeme)!r} has a leading zero; write it without")
+    integer_part = mantissa.partition(".")[0]
+    if len(integer_part) > 1 and integer_part.startswith("0"):
+        raise malformed(f"{_quoted(lexeme)!r} has a leading zero; write it without")
     if len(mantissa) + abs(int(exponent or 0)) > MAX_DIGITS:
         raise too_large(f"a number has more than {MAX_DIGITS} digits")
     return lexeme

@@ -203,16 +203,16 @@ def _whole_root(value: int, degree: int) -> int:
 
 def decimal_text(value: Real) -> tuple[str, bool]:
     """Return the digits of ``value`` without an exponent, and whether they are exact."""
-    shown = decimal.Context(prec=SHOWN_DIGITS, rounding=decimal.ROUND_HALF_EVEN)
+    context = decimal.Context(prec=SHOWN_DIGITS, rounding=decimal.ROUND_HALF_EVEN)
     if isinstance(value, Decimal):
-        return _plain(shown.plus(value)), False
+        return _plain(context.plus(value)), False
     top, bottom = Decimal(value.numerator), Decimal(value.denominator)
     finite = decimal.Context(prec=2 * MAX_DIGITS, traps=[decimal.Inexact])
     with suppress(decimal.Inexact):
         digits = _plain(finite.divide(top, bottom))
         if len(digits.partition(".")[2]) <= MAX_EXACT_DECIMALS:
             return digits, True
-    return _plain(shown.divide(top, bottom)), False
+    return _plain(context.divide(top, bottom)), False
 
 
 def _plain(value: Decimal) -> str:

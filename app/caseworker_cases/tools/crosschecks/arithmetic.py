@@ -24,13 +24,13 @@ def agrees(expression: str, value: str) -> bool | None:
     Integers must be equal. Other numbers must agree to nine digits. None means undecidable.
     """
     try:
-        found = _value(ast.parse(expression, mode="eval").body)
-        said = Decimal(value)
-        if isinstance(found, int) and said == said.to_integral_value():
-            return Decimal(found) == said
-        if not math.isfinite(found):
+        computed = _value(ast.parse(expression, mode="eval").body)
+        stated = Decimal(value)
+        if isinstance(computed, int) and stated == stated.to_integral_value():
+            return Decimal(computed) == stated
+        if not math.isfinite(computed):
             return None
-        return math.isclose(float(said), found, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+        return math.isclose(float(stated), computed, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
     except (_UndecidedError, ArithmeticError, ValueError, TypeError):
         return None
     except (SyntaxError, RecursionError, MemoryError):
@@ -69,7 +69,7 @@ def _power(base: float, exponent: float) -> int | float:
     return math.pow(base, exponent)
 
 
-def _whole(calculate: Callable[..., int]) -> Callable[..., int]:
+def _of_integers(calculate: Callable[..., int]) -> Callable[..., int]:
     """Restrict a function to integers: near an integer quotient, floats may fall on either side."""
 
     def checked(*values: float) -> int:
@@ -100,8 +100,8 @@ _SIGNS: Mapping[type, Callable[[Any, Any], int | float]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: _divided,
-    ast.FloorDiv: _whole(operator.floordiv),
-    ast.Mod: _whole(operator.mod),
+    ast.FloorDiv: _of_integers(operator.floordiv),
+    ast.Mod: _of_integers(operator.mod),
     ast.Pow: _power,
 }
 _FUNCTIONS: Mapping[str, Callable[..., int | float]] = {
@@ -109,10 +109,10 @@ _FUNCTIONS: Mapping[str, Callable[..., int | float]] = {
     "cbrt": math.cbrt,
     "ceil": math.ceil,
     "exp": math.exp,
-    "factorial": _whole(math.factorial),
+    "factorial": _of_integers(math.factorial),
     "floor": math.floor,
-    "gcd": _whole(math.gcd),
-    "lcm": _whole(math.lcm),
+    "gcd": _of_integers(math.gcd),
+    "lcm": _of_integers(math.lcm),
     "ln": math.log,
     "log": math.log,
     "log10": math.log10,
@@ -120,7 +120,7 @@ _FUNCTIONS: Mapping[str, Callable[..., int | float]] = {
     "mean": lambda *values: fmean(values),
     "median": lambda *values: median(values),
     "min": min,
-    "mod": _whole(operator.mod),
+    "mod": _of_integers(operator.mod),
     "product": lambda *values: math.prod(values),
     "root": _root,
     "round": _rounded,

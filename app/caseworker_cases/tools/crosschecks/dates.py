@@ -29,10 +29,10 @@ def agrees(args: Mapping[str, Any], result: ToolResult, context: ToolContext) ->
     """Return whether a calendar operation's value is correct; None if that is undecidable."""
     try:
         if args["operation"] == "now":
-            said = datetime.fromisoformat(result["iso"])
-            return int(said.timestamp()) == int(context.now.timestamp())
+            stated = datetime.fromisoformat(result["iso"])
+            return int(stated.timestamp()) == int(context.now.timestamp())
         work_out = _OPERATIONS.get(args["operation"])
-        return None if work_out is None else work_out(_Asked(args, context)) == result["value"]
+        return None if work_out is None else work_out(_DateQuery(args, context)) == result["value"]
     except (_UndecidedDateError, KeyError, ValueError, OverflowError):
         return None
 
@@ -45,7 +45,7 @@ def _date_of(number: int) -> date:
     return date.fromordinal(number + 1)
 
 
-class _Asked:
+class _DateQuery:
     """The arguments of one operation, with dates converted to day numbers."""
 
     def __init__(self, args: Mapping[str, Any], context: ToolContext) -> None:
@@ -53,7 +53,7 @@ class _Asked:
         zone = ZoneInfo(args.get("timezone") or context.timezone)
         self.today = _number(context.now.astimezone(zone).date())
 
-    def whole(self, name: str) -> int:
+    def integer(self, name: str) -> int:
         return int(self.args[name])
 
     def day(self, name: str = "date") -> int:
@@ -70,8 +70,8 @@ def _read(text: str) -> date:
     numbers = [int(word) for word in words if word.isdigit()]
     months = [word[:3].lower() for word in words if word[:3].lower() in _MONTHS]
     years = [word for word in words if word.isdigit() and len(word) == 4]
-    known = {*_MONTHS, *_SMALL, *(name[:3].lower() for name in _WEEKDAYS)}
-    foreign = any(word[:3].lower() not in known for word in words if word.isalpha())
+    date_words = {*_MONTHS, *_SMALL, *(name[:3].lower() for name in _WEEKDAYS)}
+    foreign = any(word[:3].lower() not in date_words for word in words if word.isalpha())
     if len(years) != 1 or len(numbers) + len(months) != 3 or ":" in text or foreign:
         raise _UndecidedDateError
     year = int(years[0])
@@ -94,8 +94,8 @@ def _length(year: int, month: int) -> int:
     return 31 if month == 12 else (date(year, month + 1, 1) - date(year, month, 1)).days
 
 
-def _shifted(asked: _Asked, sign: int) -> int:
-    number, amount, unit = asked.day(), sign * asked.whole("amount"), asked.args["unit"]
+def _shifted(query: _DateQuery, sign: int) -> int:
+    number, amount, unit = query.day(), sign * query.integer("amount"), query.args["unit"]
     if unit in _STEPS:
         return number + amount * _STEPS[unit]
     if unit in {"months", "years"}:
@@ -105,28 +105,28 @@ def _shifted(asked: _Asked, sign: int) -> int:
         return _number(date(year, month, min(day.day, _length(year, month))))
     if unit != "business_days" or abs(amount) > _MOST_STEPS:
         raise _UndecidedDateError
-    left, step = abs(amount), 1 if amount > 0 else -1
-    while left:
+    remaining, step = abs(amount), 1 if amount > 0 else -1
+    while remaining:
         number += step
-        left -= number % 7 < 5
+        remaining -= number % 7 < 5
     return number
 
 
-def _weekday(asked: _Asked) -> str:
-    return _WEEKDAYS[(_shifted(asked, 1) if "amount" in asked.args else asked.day()) % 7]
+def _weekday(query: _DateQuery) -> str:
+    return _WEEKDAYS[(_shifted(query, 1) if "amount" in query.args else query.day()) % 7]
 
 
-def _ends(asked: _Asked) -> tuple[int, int]:
+def _ends(query: _DateQuery) -> tuple[int, int]:
     start, end = (
-        asked.day(name) if name in asked.args else asked.today for name in ("date", "end_date")
+        query.day(name) if name in query.args else query.today for name in ("date", "end_date")
     )
     return start, end
 
 
-def _distance(asked: _Asked) -> str:
+def _distance(query: _DateQuery) -> str:
     """Return the number of whole units from the earlier day to the later one."""
-    start, end = sorted(_ends(asked))
-    unit = asked.args.get("unit", "days")
+    start, end = sorted(_ends(query))
+    unit = query.args.get("unit", "days")
     if unit in _STEPS:
         return str((end - start) // _STEPS[unit])
     first, last = _date_of(start), _date_of(end)
@@ -135,61 +135,61 @@ def _distance(asked: _Asked) -> str:
     return str(months // 12 if unit == "years" else months)
 
 
-def _until(asked: _Asked) -> str:
-    start, end = _ends(asked)
-    distance = _distance(asked)
+def _until(query: _DateQuery) -> str:
+    start, end = _ends(query)
+    distance = _distance(query)
     return f"-{distance}" if end < start and distance != "0" else distance
 
 
-def _business_days(asked: _Asked) -> str:
-    start, end = sorted(_ends(asked))
+def _business_days(query: _DateQuery) -> str:
+    start, end = sorted(_ends(query))
     if end - start > _MOST_STEPS:
         raise _UndecidedDateError
     return str(sum(number % 7 < 5 for number in range(start, end + 1)))
 
 
-def _days_in_year(asked: _Asked) -> str:
-    return str(sum(_length(asked.whole("year"), month) for month in range(1, 13)))
+def _days_in_year(query: _DateQuery) -> str:
+    return str(sum(_length(query.integer("year"), month) for month in range(1, 13)))
 
 
-def _end_of_month(asked: _Asked) -> str:
-    if "date" in asked.args:
-        day = _date_of(asked.day())
+def _end_of_month(query: _DateQuery) -> str:
+    if "date" in query.args:
+        day = _date_of(query.day())
     else:
-        day = date(asked.whole("year"), asked.whole("month"), 1)
+        day = date(query.integer("year"), query.integer("month"), 1)
     return day.replace(day=_length(day.year, day.month)).isoformat()
 
 
-def _nth_weekday(asked: _Asked) -> str:
-    year, month, nth = (asked.whole(name) for name in ("year", "month", "nth"))
+def _nth_weekday(query: _DateQuery) -> str:
+    year, month, nth = (query.integer(name) for name in ("year", "month", "nth"))
     first = _number(date(year, month, 1))
-    wanted = _WEEKDAYS.index(asked.args["weekday"])
+    weekday = _WEEKDAYS.index(query.args["weekday"])
     days = range(first, first + _length(year, month))
-    fitting = [number for number in days if number % 7 == wanted]
+    fitting = [number for number in days if number % 7 == weekday]
     return _iso(fitting[nth - 1 if nth > 0 else nth])
 
 
-def _nearest(asked: _Asked, step: int) -> str:
-    wanted, number = _WEEKDAYS.index(asked.args["weekday"]), asked.day() + step
-    while number % 7 != wanted:
+def _nearest(query: _DateQuery, step: int) -> str:
+    weekday, number = _WEEKDAYS.index(query.args["weekday"]), query.day() + step
+    while number % 7 != weekday:
         number += step
     return _iso(number)
 
 
-_OPERATIONS: Mapping[str, Callable[[_Asked], str]] = {
-    "add": lambda asked: _iso(_shifted(asked, 1)),
+_OPERATIONS: Mapping[str, Callable[[_DateQuery], str]] = {
+    "add": lambda query: _iso(_shifted(query, 1)),
     "count_business_days": _business_days,
-    "days_in_month": lambda asked: str(_length(asked.whole("year"), asked.whole("month"))),
+    "days_in_month": lambda query: str(_length(query.integer("year"), query.integer("month"))),
     "days_in_year": _days_in_year,
     "difference": _distance,
     "end_of_month": _end_of_month,
-    "leap_year": lambda asked: "yes" if _days_in_year(asked) == "366" else "no",
-    "normalise": lambda asked: _iso(asked.day()),
+    "leap_year": lambda query: "yes" if _days_in_year(query) == "366" else "no",
+    "normalise": lambda query: _iso(query.day()),
     "nth_weekday": _nth_weekday,
-    "subtract": lambda asked: _iso(_shifted(asked, -1)),
-    "today": lambda asked: _iso(asked.today),
+    "subtract": lambda query: _iso(_shifted(query, -1)),
+    "today": lambda query: _iso(query.today),
     "until": _until,
     "weekday": _weekday,
-    "weekday_after": lambda asked: _nearest(asked, 1),
-    "weekday_before": lambda asked: _nearest(asked, -1),
+    "weekday_after": lambda query: _nearest(query, 1),
+    "weekday_before": lambda query: _nearest(query, -1),
 }

@@ -42,11 +42,11 @@ async def picture_agrees(
     None means undecidable.
     """
     symbols = [symbol_of(name) for name in args.get("symbols") or [args["symbol"]]]
-    found = [await _days(source, symbol, args) for symbol in symbols]
-    if not all(found):
+    days_of_symbols = [await _days(source, symbol, args) for symbol in symbols]
+    if not all(days_of_symbols):
         return None
-    start = max(days[0].day for days in found).isoformat()
-    end = min(days[-1].day for days in found).isoformat()
+    start = max(days[0].day for days in days_of_symbols).isoformat()
+    end = min(days[-1].day for days in days_of_symbols).isoformat()
     return result["symbols"] == symbols and (result["start"], result["end"]) == (start, end)
 
 
@@ -71,9 +71,14 @@ async def metric_agrees(
         figures = [_figure(metric, one, years) for one in values]
         if None in figures:
             return None
-        known = dict(zip(symbols, (one for one in figures if one is not None), strict=True))
+        figures_by_symbol = dict(
+            zip(symbols, (one for one in figures if one is not None), strict=True)
+        )
         first = min if args.get("which") == "lowest" else max
-        return bool(result["value"] == first(known, key=lambda symbol: known[symbol]))
+        return bool(
+            result["value"]
+            == first(figures_by_symbol, key=lambda symbol: figures_by_symbol[symbol])
+        )
     if "symbol" not in args:
         figure = _figure(metric, [float(value) for value in args.get("values", ())], 0)
     else:
@@ -85,11 +90,11 @@ async def metric_agrees(
 
 async def _days(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> Days:
     try:
-        whole = await source.daily(symbol, None, None)
+        series = await source.daily(symbol, None, None)
     except ToolRefusedError:
         return ()
     start, end = args.get("start", ""), args.get("end", "9999-12-31")
-    return [day for day in whole.days if start <= day.day.isoformat() <= end]
+    return [day for day in series.days if start <= day.day.isoformat() <= end]
 
 
 def _values(days: Days, args: Mapping[str, Any]) -> list[float]:
@@ -101,9 +106,9 @@ def _values(days: Days, args: Mapping[str, Any]) -> list[float]:
     return [float(getattr(day, field)) / day.close * day.adjusted_close for day in days]
 
 
-def _near(said: Any, value: float, decimals: int) -> bool:
+def _near(stated: Any, value: float, decimals: int) -> bool:
     half = 0.51 * 10.0**-decimals
-    return math.isclose(float(said), value, rel_tol=_RELATIVE, abs_tol=half)
+    return math.isclose(float(stated), value, rel_tol=_RELATIVE, abs_tol=half)
 
 
 def _figure(metric: str, values: Sequence[float], years: float) -> float | None:

@@ -138,5 +138,5 @@ def count_of_business_days(start: date, end: date) -> int:
     """Count the weekdays (Monday to Friday) from ``start`` to a later ``end``, inclusive."""
     weeks, rest = divmod((end - start).days + 1, 7)
     beginning = start.weekday()
-    left = sum((beginning + number) % 7 < _WORKING_DAYS for number in range(rest))
-    return weeks * _WORKING_DAYS + left
+    days_of_rest = sum((beginning + number) % 7 < _WORKING_DAYS for number in range(rest))
+    return weeks * _WORKING_DAYS + days_of_rest

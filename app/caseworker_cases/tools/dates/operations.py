@@ -49,9 +49,9 @@ class Inputs:
 
     def unit(self, default: Unit | None = None) -> Unit:
         """Return the unit argument, or ``default`` if it was not given."""
-        wanted = self.args.get("unit", default)
+        name = self.args.get("unit", default)
         for unit in UNITS:
-            if unit == wanted:
+            if unit == name:
                 return unit
         raise ToolRefusedError(
             f"'unit' must be one of {', '.join(UNITS)}; elapsed counts hours and shorter between "
@@ -140,16 +140,16 @@ class Operation:
 
 def perform(operation: str, inputs: Inputs) -> ToolResult:
     """Validate the arguments for an operation and run it."""
-    chosen = OPERATIONS[operation]
-    given = inputs.args.keys() - {"operation", "timezone"}
-    needs, takes = set(chosen.needs.split()), set(chosen.takes.split())
-    if missing := sorted(needs - given):
+    definition = OPERATIONS[operation]
+    names = inputs.args.keys() - {"operation", "timezone"}
+    needs, accepts = set(definition.needs.split()), set(definition.takes.split())
+    if missing := sorted(needs - names):
         raise ToolRefusedError(f"operation {operation} needs {', '.join(missing)}")
-    if unused := sorted(given - needs - takes):
+    if unused := sorted(names - needs - accepts):
         raise ToolRefusedError(
             f"operation {operation} does not use {', '.join(unused)}; leave it out"
         )
-    return chosen.perform(inputs)
+    return definition.perform(inputs)
 
 
 def _day(day: date) -> ToolResult:
@@ -160,18 +160,18 @@ def _day(day: date) -> ToolResult:
 def _moment(moment: datetime, zone: ZoneInfo) -> ToolResult:
     """Return an instant with its offset and in words, as local time in ``zone``."""
     try:
-        there = in_utc(moment).astimezone(zone)
+        local = in_utc(moment).astimezone(zone)
     except OverflowError:
         raise outside_years() from None
-    iso = there.isoformat()
-    time = there.time().isoformat(timespec="auto" if there.second else "minutes")
-    offset = there.isoformat(timespec="seconds")[19:]
+    iso = local.isoformat()
+    time = local.time().isoformat(timespec="auto" if local.second else "minutes")
+    offset = local.isoformat(timespec="seconds")[19:]
     place = zone.key if zone.key == "UTC" else f"{zone.key}, UTC{offset}"
     return {
         "value": iso,
-        "text": f"{in_words(there)}, {time} ({place})",
+        "text": f"{in_words(local)}, {time} ({place})",
         "iso": iso,
-        "weekday": weekday_name(there),
+        "weekday": weekday_name(local),
         "time": time,
         "timezone": zone.key,
     }
@@ -234,14 +234,14 @@ def _distance(start: date, end: date, inputs: Inputs) -> ToolResult:
     days = (end - start).days
     if unit in {"months", "years"}:
         months, rest = calculation.whole_months_between(start, end)
-        whole, left = divmod(months, 12) if unit == "years" else (months, 0)
-        parts = [(left, "month"), (rest, "day")]
+        units, months_left = divmod(months, 12) if unit == "years" else (months, 0)
+        parts = [(months_left, "month"), (rest, "day")]
     else:
-        whole, rest = divmod(days, 7) if unit == "weeks" else (days, 0)
+        units, rest = divmod(days, 7) if unit == "weeks" else (days, 0)
         parts = [(rest, "day")]
-    shown = [counted(number, name) for number, name in parts if number]
-    text = joined([counted(whole, unit[:-1]), *shown])
-    return {"value": str(whole), "text": text, "unit": unit, "days": days, **_ends(start, end)}
+    rest_texts = [counted(number, name) for number, name in parts if number]
+    text = joined([counted(units, unit[:-1]), *rest_texts])
+    return {"value": str(units), "text": text, "unit": unit, "days": days, **_ends(start, end)}
 
 
 def _elapsed(inputs: Inputs) -> ToolResult:
@@ -249,8 +249,8 @@ def _elapsed(inputs: Inputs) -> ToolResult:
 
     A day is 24 hours, so a day on which clocks go forward counts as 23 hours.
     """
-    there = inputs.in_zone("to_timezone") if "to_timezone" in inputs.args else inputs
-    one, other = inputs.moment(), there.moment("end_date")
+    end_inputs = inputs.in_zone("to_timezone") if "to_timezone" in inputs.args else inputs
+    one, other = inputs.moment(), end_inputs.moment("end_date")
     seconds = Fraction(abs(in_utc(other) - in_utc(one)) // _MICROSECOND, 1_000_000)
     unit = inputs.args.get("unit", "hours")
     if unit not in UNIT_SECONDS:
@@ -274,8 +274,8 @@ def _elapsed(inputs: Inputs) -> ToolResult:
 
 def _convert(inputs: Inputs) -> ToolResult:
     moment = inputs.moment()
-    there = _moment(moment, inputs.in_zone("to_timezone").zone)
-    return there | {"from": moment.isoformat(), "from_timezone": inputs.zone.key}
+    target = _moment(moment, inputs.in_zone("to_timezone").zone)
+    return target | {"from": moment.isoformat(), "from_timezone": inputs.zone.key}
 
 
 def _count_business_days(inputs: Inputs) -> ToolResult:
@@ -306,10 +306,10 @@ def _days_in_month(inputs: Inputs) -> ToolResult:
 
 
 def _end_of_month(inputs: Inputs) -> ToolResult:
-    given = inputs.args.keys() & {"date", "year", "month"}
-    if given not in ({"date"}, {"year", "month"}):
+    names = inputs.args.keys() & {"date", "year", "month"}
+    if names not in ({"date"}, {"year", "month"}):
         raise ToolRefusedError("operation end_of_month needs either date, or year and month")
-    if given == {"date"}:
+    if names == {"date"}:
         day = inputs.day()
         return _day(calculation.end_of_month(day.year, day.month))
     return _day(calculation.end_of_month(int(inputs.args["year"]), int(inputs.args["month"])))

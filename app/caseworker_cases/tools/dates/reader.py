@@ -92,8 +92,8 @@ class DateReader:
 
     def _readings(self, text: str) -> list[date]:
         """Return the distinct dates that the orders yield for ``text``, in the order of trying."""
-        found = (parser.get_date_data(text).date_obj for parser in _parsers())
-        return list(dict.fromkeys(moment.date() for moment in found if moment is not None))
+        moments = (parser.get_date_data(text).date_obj for parser in _parsers())
+        return list(dict.fromkeys(moment.date() for moment in moments if moment is not None))
 
 
 @cache
@@ -135,9 +135,9 @@ def _check_words(text: str, words: list[str]) -> None:
     """Refuse a text with more or less than one complete date."""
     names = [word for word in words if not word.isdigit()]
     months = sum(word in _MONTH_WORDS for word in names)
-    known = all(word in _MONTH_WORDS | _WEEKDAY_WORDS | _SMALL_WORDS for word in names)
+    are_date_words = all(word in _MONTH_WORDS | _WEEKDAY_WORDS | _SMALL_WORDS for word in names)
     numbers = len(words) - len(names)
-    if not known or not _SHAPE.fullmatch(text) or months > 1 or numbers + months > 3:
+    if not are_date_words or not _SHAPE.fullmatch(text) or months > 1 or numbers + months > 3:
         raise _unreadable(text)
     if numbers + months < 3:
         raise invalid_date(
@@ -161,9 +161,9 @@ def _ambiguous(text: str, readings: list[date]) -> ToolRefusedError:
 
 
 def _unreadable(text: str) -> ToolRefusedError:
-    shown = repr(text) if text else "the text"
+    subject = repr(text) if text else "the text"
     return invalid_date(
-        f"{shown} is not a date that exists and can be read; write dates like 2025-09-08"
+        f"{subject} is not a date that exists and can be read; write dates like 2025-09-08"
     )
 
 
@@ -182,19 +182,19 @@ def iso_moment(text: str) -> datetime | None:
 
 def split_time(text: str) -> tuple[str, time] | None:
     """Split text such as ``March 3, 2025 at 3 pm`` into its date and time; None without a time."""
-    found = _DATE_AND_TIME.fullmatch(text)
-    if found is None or (found["minute"] is None and found["half"] is None):
+    match = _DATE_AND_TIME.fullmatch(text)
+    if match is None or (match["minute"] is None and match["half"] is None):
         return None  # a number alone can be a day or a year
-    if iso_moment(found["date"]) is not None:  # such as 10:00 05:30, an offset without its sign
+    if iso_moment(match["date"]) is not None:  # such as 10:00 05:30, an offset without its sign
         raise invalid_date(
             f"{text!r} has two times of day; write one, with its offset if need be, like "
             "2025-09-08T15:30+02:00"
         )
-    hour, half = int(found["hour"]), found["half"]
+    hour, half = int(match["hour"]), match["half"]
     if half is not None:
         hour = hour % _NOON + (_NOON if half in "pP" else 0) if 1 <= hour <= _NOON else -1
     try:
-        return found["date"], time(hour, int(found["minute"] or 0), int(found["second"] or 0))
+        return match["date"], time(hour, int(match["minute"] or 0), int(match["second"] or 0))
     except ValueError:
         message = f"{text!r} has no time of day that exists; write it like 2025-09-08T15:30"
         raise invalid_date(message) from None
@@ -211,10 +211,12 @@ def instant_of(local: datetime, zone: ZoneInfo) -> datetime:
         return before
     readings = sorted(moment.astimezone(UTC) for moment in (before, after))
     written = " or ".join(moment.astimezone(zone).isoformat() for moment in readings)
-    shown = f"{local.isoformat(sep=' ', timespec='minutes')} in {zone.key}"
+    local_text = f"{local.isoformat(sep=' ', timespec='minutes')} in {zone.key}"
     if readings[0].astimezone(zone).replace(tzinfo=None, fold=0) == local:
         raise ToolRefusedError(
-            f"{shown} comes twice, because clocks are set back; write it as {written}",
+            f"{local_text} comes twice, because clocks are set back; write it as {written}",
             code="ambiguous_date",
         )
-    raise invalid_date(f"{shown} does not exist, because clocks are put forward; write {written}")
+    raise invalid_date(
+        f"{local_text} does not exist, because clocks are put forward; write {written}"
+    )

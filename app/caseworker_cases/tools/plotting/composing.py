@@ -263,9 +263,11 @@ PERIODS = (
 
 def period_for(first: date, last: date, pixels: float) -> Period:
     """Return the shortest period whose candles can be distinguished in this width."""
-    most = pixels / PIXELS_A_CANDLE
+    max_candles = pixels / PIXELS_A_CANDLE
     span = (last - first).days + 1
-    return next((period for period in PERIODS if span / period.every_days <= most), PERIODS[-1])
+    return next(
+        (period for period in PERIODS if span / period.every_days <= max_candles), PERIODS[-1]
+    )
 
 
 def candles_of(days: Sequence[DailyPrice], period: Period, *, adjusted: bool) -> list[Candle]:

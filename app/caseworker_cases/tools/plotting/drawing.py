@@ -75,9 +75,9 @@ SETTINGS: Mapping[Any, Any] = MappingProxyType(
 )
 
 MARGIN = 24
-ABOVE = 92
+SPACE_ABOVE = 92
 """Space above the axes in pixels, for title, subtitle and unit."""
-BELOW = 76
+SPACE_BELOW = 76
 """Space below the axes in pixels, for dates, years and caption."""
 LINE = 16
 """Line height of small text in pixels."""
@@ -124,7 +124,7 @@ class Frame:
         )
         axes.xaxis.set_major_locator(dates)
         axes.xaxis.set_major_formatter(_DateLabels())
-        rows = max(2, (picture.height - ABOVE - BELOW) // PIXELS_A_NUMBER)
+        rows = max(2, (picture.height - SPACE_ABOVE - SPACE_BELOW) // PIXELS_A_NUMBER)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=rows, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_major_formatter(
             FuncFormatter(lambda value, _: plain(value, ",.13g") + suffix)
@@ -139,13 +139,13 @@ class Frame:
         self.figure.subplots_adjust(
             left=MARGIN / picture.width,
             right=1 - right / picture.width,
-            top=1 - ABOVE / picture.height,
-            bottom=BELOW / picture.height,
+            top=1 - SPACE_ABOVE / picture.height,
+            bottom=SPACE_BELOW / picture.height,
         )
         self.figure.draw_without_rendering()
         widths = [label.get_window_extent().width for label in self.axes.get_yticklabels()]
-        left = MARGIN + max(widths, default=0) + 8
-        self.figure.subplots_adjust(left=left / picture.width)
+        left_margin = MARGIN + max(widths, default=0) + 8
+        self.figure.subplots_adjust(left=left_margin / picture.width)
 
 
 class _DateLabels(Formatter):
@@ -179,7 +179,7 @@ def framed(picture: Picture) -> Frame:
     top = picture.height
     _write(figure, picture.title, top - 33, size=TITLE_POINTS, weight="bold")
     _write(figure, picture.subtitle, top - 54, size=TEXT_POINTS, color=QUIET)
-    _write(figure, picture.unit, top - ABOVE + 10, size=SMALL_POINTS, color=QUIET)
+    _write(figure, picture.unit, top - SPACE_ABOVE + 10, size=SMALL_POINTS, color=QUIET)
     _write(figure, picture.caption, 18, size=SMALL_POINTS, color=QUIET)
     return Frame(figure, axes, picture)
 
@@ -254,7 +254,7 @@ def _line(frame: Frame) -> None:
         axes.axhline(BASE, color=AXIS, linewidth=0.8, zorder=1)
     _days_to_the_edges(frame, 0.5)
     axes.margins(y=0.06)
-    labels = [_end_label(one, named=several) for one in series]
+    labels = [_end_label(one, with_name=several) for one in series]
     frame.finish("", right=MARGIN + LABEL_CHAR_PIXELS * max(map(len, labels)))
     _label_ends(frame, labels)
 
@@ -307,9 +307,9 @@ def _days_to_the_edges(frame: Frame, room: float) -> None:
     frame.axes.set_xlim(places[0] - room, places[-1] + room)
 
 
-def _end_label(one: Series, *, named: bool) -> str:
+def _end_label(one: Series, *, with_name: bool) -> str:
     last = one.values[-1]
-    return f"{one.name}  {plain(last, ',.1f')}" if named else plain(last, ",.2f")
+    return f"{one.name}  {plain(last, ',.1f')}" if with_name else plain(last, ",.2f")
 
 
 def _label_ends(frame: Frame, labels: Sequence[str]) -> None:
@@ -340,8 +340,8 @@ def apart(heights: Sequence[float], distance: float) -> list[float]:
     """
     order = sorted(range(len(heights)), key=heights.__getitem__)
     moved = list(heights)
-    for below, above in pairwise(order):
-        moved[above] = max(moved[above], moved[below] + distance)
+    for lower, upper in pairwise(order):
+        moved[upper] = max(moved[upper], moved[lower] + distance)
     pushed = max((moved[place] - heights[place] for place in order), default=0.0) / 2
     return [height - pushed for height in moved]
 

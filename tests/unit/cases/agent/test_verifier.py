@@ -259,18 +259,18 @@ async def test_a_deterministic_tool_is_asked_again_and_no_other() -> None:
     """Only deterministic tools are recomputed; other tools give None."""
     tools = DeterministicTools([Calculator()])
 
-    again = await tools.again("calculator", {"expression": "6 * 7"}, CONTEXT)
+    again = await tools.repeat("calculator", {"expression": "6 * 7"}, CONTEXT)
 
     assert again is not None
     assert again["value"] == "42"
-    assert await tools.again("respond", {"answer": "42"}, CONTEXT) is None
+    assert await tools.repeat("respond", {"answer": "42"}, CONTEXT) is None
 
 
 async def test_a_tool_that_breaks_when_asked_again_is_an_error_dict() -> None:
     """A tool that raises on recomputation gives an error result, which equals no value."""
     tool = BrokenTool()
     tool.spec = replace(BrokenTool.spec, deterministic=True)
-    again = await DeterministicTools([tool]).again("broken", {}, CONTEXT)
+    again = await DeterministicTools([tool]).repeat("broken", {}, CONTEXT)
 
     assert again == {
         "error": "The tool broke when it was asked again.",

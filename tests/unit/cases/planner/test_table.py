@@ -123,7 +123,7 @@ def spelled(draw: st.DrawFn, sentence: str) -> str:
         sentence = sentence[: option.start()] + chosen + sentence[option.end() :]
     return re.sub(
         r"\{(?:[a-z ]+:)?([a-z ]+)\}",
-        lambda place: draw(st.sampled_from(PLACES[place[1]].shown.split("; "))),
+        lambda place: draw(st.sampled_from(PLACES[place[1]].example.split("; "))),
         sentence,
     )
 
