@@ -194,7 +194,7 @@ class Gateway:
             "name": "plan",
             "model": "m-1",
             "request_hash": "h",
-            "once": {Dimension.LLM_CALLS_SMALL: 1},
+            "per_call": {Dimension.LLM_CALLS_SMALL: 1},
             "per_attempt": {Dimension.API_CALLS: 1},
             "cost": ESTIMATE,
             "attempt": attempt,
