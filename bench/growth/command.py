@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import httpx
-import psycopg
 import typer
 
 from bench.growth import loops, restored
-from bench.growth.fill import BOOTSTRAP, LARGE, SMALL, fill
+from bench.growth.fill import BOOTSTRAP, LARGE, SMALL, filled_database
 from bench.growth.measuring import Line, measure
 from bench.growth.routes import Case, Place, reads, samples, unmeasured, writes
 from bench.growth.table import summary, table
 from bench.machine import this_machine
-from bench.servers import another_database, asking, models, service
+from bench.servers import asking, models, service
 from caseworker.platform.postgres.embedded import EmbeddedPostgres
 
 SIZES: Final = (10_000, 1_000_000)
@@ -35,9 +34,7 @@ class Filled:
 
 
 def main(
-    sizes: Annotated[
-        str, typer.Option(help="Numbers of runs, for example 10000,1000000.")
-    ] = "",
+    sizes: Annotated[str, typer.Option(help="Numbers of runs, for example 10000,1000000.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help=f"Sizes {QUICK}, shorter chats.")] = False,
     folder: Annotated[
         Path | None, typer.Option(help="Keep the databases here, and use them again.")
@@ -88,17 +85,7 @@ class Effort:
 
 
 async def _filled(server: str, size: int) -> Filled:
-    name = f"growth_{size}"
-    with psycopg.connect(server) as connection:
-        exists = connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone()
-    if exists is None:
-        url = another_database(server, name)
-    else:
-        from sqlalchemy.engine import make_url
-
-        url = make_url(server).set(database=name).render_as_string(hide_password=False)
-    await fill(url, size)
-    return Filled(size, url)
+    return Filled(size, await filled_database(server, f"growth_{size}", size))
 
 
 async def _compare(small: Filled, large: Filled, effort: Effort) -> list[Line]:
@@ -108,15 +95,15 @@ async def _compare(small: Filled, large: Filled, effort: Effort) -> list[Line]:
         lines += await loops.start(sides)
     if "routes" in effort.parts or "chats" in effort.parts:
         async with AsyncExitStack() as stack:
-            places = [await stack.enter_async_context(serving(url)) for url in sides]
+            both = [await stack.enter_async_context(serving(url)) for url in sides]
             if "routes" in effort.parts:
-                cases = await _cases(places[0][LARGE], effort.only)
-                lines += await measure(cases, *places)
+                cases = await _cases(both[0][LARGE], effort.only)
+                lines += await measure(cases, *both)
             if "loops" in effort.parts:
-                lines += await loops.with_service(sides, [each[LARGE] for each in places])
+                lines += await loops.with_service(sides, [each[LARGE] for each in both])
             if "chats" in effort.parts:
                 for tenant in (LARGE, SMALL):
-                    lines.append(await loops.chat(places[1][tenant], effort.turns))
+                    lines.append(await loops.chat(both[1][tenant], effort.turns))
     if "loops" in effort.parts:
         lines += await loops.without_service(sides)
     return lines
@@ -124,9 +111,9 @@ async def _compare(small: Filled, large: Filled, effort: Effort) -> list[Line]:
 
 async def _restored(filled: Filled, only: str) -> list[Line]:
     async def measured() -> list[Line]:
-        async with serving(filled.url) as places:
-            cases = [case for case in await _cases(places[LARGE], only) if "GET" in case.title]
-            return await measure(cases, places, places)
+        async with serving(filled.url) as side:
+            cases = [case for case in await _cases(side[LARGE], only) if "GET" in case.title]
+            return await measure(cases, side, side)
 
     return await restored.compare(filled.url, measured)
 
@@ -156,17 +143,22 @@ async def serving(url: str) -> AsyncIterator[dict[str, Place]]:
             "RETENTION_SWEEP_SECONDS": "86400",
         }
         async with service(url, settings=settings) as address:
-            yield {
-                tenant: Place(
-                    url=url,
-                    address=address,
-                    tenant=tenant,
-                    key=_key(address, tenant),
-                    operator=BOOTSTRAP,
-                    samples=samples(url, tenant),
-                )
-                for tenant in (LARGE, SMALL)
-            }
+            yield places(url, address)
+
+
+def places(url: str, address: str) -> dict[str, Place]:
+    """Return the places of both measured tenants of a service, with new keys."""
+    return {
+        tenant: Place(
+            url=url,
+            address=address,
+            tenant=tenant,
+            key=_key(address, tenant),
+            operator=BOOTSTRAP,
+            samples=samples(url, tenant),
+        )
+        for tenant in (LARGE, SMALL)
+    }
 
 
 def _key(address: str, tenant: str) -> str:

@@ -1,20 +1,22 @@
 """Fills a database with copies of real runs by SQL, as if they had been made over 90 days.
 
 Every row that belongs to an original run or thread is copied, in all tables, so that the next
-table needs no change here. Triggers stay enabled: they keep the sums that the service reads.
+table needs no change here. Triggers are disabled for speed, so sums that triggers keep are computed
+at the end.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Final
 
 import psycopg
 from psycopg import sql
+from sqlalchemy.engine import make_url
 
-from bench.growth.originals import AGENT, TENANT, Original, make_originals
-from bench.servers import asking, models, service
+from bench.growth.originals import TENANT, Original, make_originals
+from bench.servers import another_database, asking, models, service
 from caseworker.platform.postgres.migrating import upgrade
 
 BOOTSTRAP: Final = "b" * 40
@@ -41,8 +43,8 @@ RETURN CASE
         * ((hashint8(number)::bigint & 2147483647) / 2147483648.0) ^ 3)::text, 'tenant-0'),
         '{LARGE}')
 END;
-"""  # noqa: S608 - constants of this module, here and below
-_BATCH: Final = f"""
+"""
+_BATCH: Final = """
 CREATE TEMP TABLE batch ON COMMIT DROP AS
 SELECT name, number, run_id AS old_id,
     (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7'
@@ -54,12 +56,12 @@ FROM growth.originals,
     generate_series(copies * %(part)s / %(parts)s, copies * (%(part)s + 1) / %(parts)s - 1) AS n,
     LATERAL (
         SELECT first + n AS number, %(now)s::timestamptz - interval '1 hour'
-            - make_interval(secs => {DAYS * 86_400}::float8 * (copies - n) / copies) AS at
+            - make_interval(secs => %(seconds)s::float8 * (copies - n) / copies) AS at
     ) AS moment
-"""  # noqa: S608
+"""
 """Select the copies of one part of the time, with time-ordered IDs like those of the service."""
 
-_TABLES: Final = """
+TABLES: Final = """
 SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS columns,
     array_agg(column_name::text) FILTER (WHERE udt_name = 'timestamptz') AS times
 FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
@@ -68,6 +70,7 @@ WHERE table_schema = 'public' AND table_type = 'BASE TABLE' AND is_generated = '
 GROUP BY table_name HAVING 'tenant_id' = ANY (array_agg(column_name::text))
 ORDER BY table_name <> 'threads', table_name <> 'runs', table_name
 """
+"""Select the tables with rows of tenants: name, columns, and those of them that are times."""
 
 _VALUES: Final = {
     ("runs", "metadata"): """jsonb_build_object('customer', 'c-' || c.number % 1000,
@@ -78,11 +81,9 @@ _VALUES: Final = {
     ("runs", "queued_at"): "t.queued_at + CASE WHEN t.finished_at IS NULL THEN '0' ELSE shift END",
     ("approvals", "expires_at"): "t.expires_at",
     ("external_attempts", "sha256"): "sha256(c.new_id::bytea)",
+    ("run_costs", "summed"): "false",
 }
 """SQL of the columns whose values are not those of the original, moved in time."""
-
-_OF_TRIGGERS: Final = {"stored_runs": "ON CONFLICT (tenant_id, run_id) DO UPDATE SET bytes = excluded.bytes"}
-"""Tables that a trigger fills, and what to do with the rows that it made."""
 
 _ADD: Final = (
     """
@@ -100,79 +101,122 @@ SELECT tenant_id, new_id, 'run.completed', 'https://example.com/hook',
 FROM batch JOIN growth.originals USING (name), LATERAL (SELECT created_at + shift AS at) AS m
 WHERE old_id = run_id AND name IN ('agent', 'case') AND number % 10 = 0
 """,
-    f"""
+    """
 INSERT INTO procrastinate_jobs (queue_name, task_name, priority, queueing_lock, args, scheduled_at)
 SELECT queue_name, task_name, priority, tenant_id || '/' || new_id,
     args || jsonb_build_object('tenant', tenant_id, 'run_id', new_id), scheduled_at
-FROM batch JOIN growth.procrastinate_jobs ON queueing_lock = '{TENANT}/' || old_id
+FROM batch JOIN growth.procrastinate_jobs ON queueing_lock LIKE '%/' || old_id
 """,
 )
 """Statements that add rows which no original has, for each batch."""
 
 _FINALLY: Final = (
-    f"""
+    """
 INSERT INTO definitions (tenant_id, name, version, description, definition, uses, sha256,
     size_bytes, created_at, kind)
 SELECT tenant, name, version, description, definition, uses, sha256, size_bytes, created_at, kind
 FROM definitions, (SELECT DISTINCT growth.tenant(n, %(every)s) AS tenant
     FROM generate_series(1, least(%(size)s, 100000)) AS n) AS tenants
-WHERE tenant_id = '{TENANT}' ON CONFLICT DO NOTHING
+WHERE tenant_id = %(origin)s ON CONFLICT DO NOTHING
 """,
-    f"""
+    """
 INSERT INTO definitions (tenant_id, name, version, description, definition, uses, sha256,
     size_bytes, created_at, kind)
-SELECT '{LARGE}', name || '-' || n, version, description, definition, uses, sha256, size_bytes,
+SELECT %(large)s, name || '-' || n, version, description, definition, uses, sha256, size_bytes,
     created_at, kind
-FROM definitions, generate_series(1, %(size)s / 1000) AS n WHERE tenant_id = '{TENANT}'
+FROM definitions, generate_series(1, %(size)s / 1000) AS n WHERE tenant_id = %(origin)s
 """,
-    f"""
+    """
 INSERT INTO audit (tenant_id, at, action, target, actor, actor_tenant, request_id)
 SELECT growth.tenant(n, %(every)s),
-    now() - make_interval(secs => {DAYS * 86_400}::float8 * n / (%(size)s / 100)),
+    now() - make_interval(secs => %(seconds)s::float8 * n / (%(size)s / 100)),
     action, target, actor, actor_tenant, request_id
 FROM generate_series(1, %(size)s / 100) AS n, (SELECT * FROM audit LIMIT 1) AS one
 """,
-    f"""
+    """
 INSERT INTO schedules (tenant_id, name, cron, timezone, catch_up, max_catch_up, overlap, paused,
     sent, request, request_hash, metadata, next_at)
 SELECT growth.tenant(n + 1, %(every)s), name || '-' || n, cron, timezone, catch_up, max_catch_up,
     overlap, paused, sent, request, request_hash, metadata, next_at
-FROM generate_series(1, %(size)s / 100) AS n, schedules WHERE tenant_id = '{TENANT}'
+FROM generate_series(1, %(size)s / 100) AS n, schedules WHERE tenant_id = %(origin)s
 """,
     """
 INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args, scheduled_at)
-SELECT 'schedules', 'fire_schedule', 'schedule/' || tenant_id || '/' || name || '/'
+SELECT j.queue_name, j.task_name, 'schedule/' || tenant_id || '/' || name || '/'
     || extract(epoch FROM next_at)::bigint,
     jsonb_build_object('tenant', tenant_id, 'name', name), next_at
-FROM schedules ON CONFLICT DO NOTHING
+FROM schedules, growth.procrastinate_jobs j WHERE j.queue_name = 'schedules' ON CONFLICT DO NOTHING
+""",
+    """
+INSERT INTO stored (tenant_id, part, bytes, definitions, threads)
+SELECT tenant_id, 0, sum(bytes), 0, sum(threads) FROM (
+    SELECT tenant_id, sum(bytes) AS bytes, 0 AS threads FROM stored_runs GROUP BY tenant_id
+    UNION ALL SELECT tenant_id, 0, count(*) FROM threads GROUP BY tenant_id
+) AS each WHERE tenant_id <> %(origin)s GROUP BY tenant_id
 """,
 )
+"""Statements after all batches; triggers are enabled."""
+
+_SUMS: Final = {
+    "caseworker_sum_costs(integer)": "SELECT caseworker_sum_costs(100000)",
+    "caseworker_await_claims()": "SELECT caseworker_await_claims()",
+}
+"""Functions of the schema that complete what triggers keep. They are called until they do not
+return true, if they exist."""
 
 
-async def fill(url: str, size: int) -> None:
-    """Migrate an empty database and fill it with about ``size`` runs, 7 calls and 28 events each.
+Serve = Callable[[str, Mapping[str, str]], AbstractAsyncContextManager[str]]
+"""Runs a service with a database URL and settings during a block; yields its address."""
 
-    A database that was filled earlier stays as it is.
+
+def current(url: str, settings: Mapping[str, str]) -> AbstractAsyncContextManager[str]:
+    """Run the service of this checkout."""
+    return service(url, settings=settings)
+
+
+async def filled_database(
+    server: str, name: str, size: int, *, serve: Serve = current, revision: str = "head"
+) -> str:
+    """Return the URL of a database with about ``size`` runs of 7 calls and 24 events each.
+
+    It is created and filled on first use, with the schema at ``revision``, which the service of
+    ``serve`` must support.
     """
-    with psycopg.connect(url, autocommit=True) as connection:
-        if connection.execute("SELECT to_regclass('growth.filled')").fetchone() != (None,):
-            return
-    upgrade(url)
+    with psycopg.connect(server, autocommit=True) as connection:
+        listed = "SELECT FROM pg_database WHERE datname = %s"
+        exists = connection.execute(listed, [name]).fetchone() is not None
+    url = make_url(server).set(database=name).render_as_string(hide_password=False)
+    if exists:
+        with psycopg.connect(url) as connection:
+            done = connection.execute("SELECT to_regclass('growth.filled')").fetchone()
+        if done != (None,):
+            return url
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
+    another_database(server, name)
+    upgrade(url, revision)
     async with models() as asked:
         settings = {**asking(asked), "AUTH_BOOTSTRAP_KEY": BOOTSTRAP}
-        async with service(url, settings=settings) as address:
+        async with serve(url, settings) as address:
             originals = await make_originals(address, BOOTSTRAP)
     await asyncio.to_thread(_copy_all, url, originals, size)
+    return url
 
 
 def _copy_all(url: str, originals: Sequence[Original], size: int) -> None:
-    values = {"every": max(2, size // SMALL_RUNS), "size": size}
+    values = {
+        "every": max(2, size // SMALL_RUNS),
+        "size": size,
+        "seconds": DAYS * 86_400,
+        "origin": TENANT,
+        "large": LARGE,
+    }
     parts = -(-size // AT_ONCE)
     with psycopg.connect(url, autocommit=True) as connection, _bulk(connection):
         connection.execute(_PREPARE)
         _note(connection, originals, size)
         (now,) = connection.execute("SELECT now()").fetchone() or (None,)
-        statements = [*_copies(connection), *map(sql.SQL, _ADD)]
+        statements: list[sql.SQL | sql.Composed] = [*_copies(connection), *map(sql.SQL, _ADD)]
         shared = {**values, "parts": parts, "now": now}
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             for _ in pool.map(
@@ -181,17 +225,22 @@ def _copy_all(url: str, originals: Sequence[Original], size: int) -> None:
                 pass
         for statement in _FINALLY:
             connection.execute(statement, values)
+        for function, statement in _SUMS.items():
+            exists = connection.execute("SELECT to_regprocedure(%s)", [function]).fetchone()
+            while exists != (None,) and connection.execute(statement).fetchone() == (True,):
+                pass
         connection.execute("VACUUM ANALYZE")
         connection.execute("CREATE TABLE growth.filled AS SELECT now() AS at")
         connection.execute("CHECKPOINT")
 
 
 def _copy_part(
-    url: str, statements: Sequence[sql.Composable], values: Mapping[str, object]
+    url: str, statements: Sequence[sql.SQL | sql.Composed], values: Mapping[str, object]
 ) -> None:
     with psycopg.connect(url) as connection:
         connection.execute("SET synchronous_commit = off")
         connection.execute("SET work_mem = '256MB'")
+        connection.execute("SET session_replication_role = replica")
         connection.execute(_BATCH, values)
         for statement in statements:
             connection.execute(statement)
@@ -220,8 +269,8 @@ def _note(connection: psycopg.Connection, originals: Sequence[Original], size: i
         for run_id in original.run_ids:
             connection.execute(
                 "INSERT INTO growth.originals SELECT %s, run_id, created_at, %s, %s, %s FROM runs "
-                f"WHERE tenant_id = '{TENANT}' AND run_id = %s",
-                (original.name, original.thread_id, copies, first, run_id),
+                "WHERE tenant_id = %s AND run_id = %s",
+                (original.name, original.thread_id, copies, first, TENANT, run_id),
             )
         first += copies
 
@@ -229,7 +278,7 @@ def _note(connection: psycopg.Connection, originals: Sequence[Original], size: i
 def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
     """Yield a statement for each table with rows of runs or of threads."""
     connection.execute("CREATE TABLE growth.procrastinate_jobs AS TABLE procrastinate_jobs")
-    for table, columns, times in connection.execute(_TABLES).fetchall():
+    for table, columns, times in connection.execute(TABLES).fetchall():
         name = sql.Identifier(table)
         # Joins with the tables themselves would get slower with each batch.
         connection.execute(sql.SQL("CREATE TABLE growth.{0} AS TABLE {0}").format(name))
@@ -241,7 +290,7 @@ def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
             continue
         yield sql.SQL(
             "INSERT INTO {table} ({columns}) SELECT {values} FROM batch c JOIN growth.{table} t "
-            "ON t.tenant_id = {tenant} AND {rows} {made}"
+            "ON t.tenant_id = {tenant} AND {rows}"
         ).format(
             table=name,
             columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
@@ -251,7 +300,6 @@ def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
             ),
             tenant=sql.Literal(TENANT),
             rows=sql.SQL(rows),
-            made=sql.SQL(_OF_TRIGGERS.get(table, "")),
         )
 
 

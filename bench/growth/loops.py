@@ -1,4 +1,4 @@
-"""The work of a service without a request: claims, retention, recovery, schedules, start, idling."""
+"""The work of a service without a request: claims, retention, recovery, schedules, chats."""
 
 import asyncio
 import json
@@ -10,9 +10,10 @@ from typing import Final, LiteralString
 
 import psutil
 import psycopg
+from psycopg import sql
 
 from bench.figures import Samples
-from bench.growth.fill import BOOTSTRAP, LARGE
+from bench.growth.fill import BOOTSTRAP, LARGE, TABLES
 from bench.growth.measuring import Line, Work, alternating, timed
 from bench.growth.routes import Place
 from bench.load import connected, put_load
@@ -168,6 +169,7 @@ WITH due AS (
     SELECT 'schedules', 'fire_schedule', 'schedule/' || tenant_id || '/' || name || '/'
         || extract(epoch FROM next_at)::bigint,
         jsonb_build_object('tenant', tenant_id, 'name', name), next_at FROM due
+    WHERE EXISTS (SELECT FROM procrastinate_jobs WHERE queue_name = 'schedules')
 )
 SELECT count(*), max(next_at) FROM due
 """
@@ -206,9 +208,7 @@ async def _retention(sides: Sequence[Stores]) -> list[Line]:
     ]
     records = [*sorted(DROPS.keys() - {"runs"}), "runs"]
     for record in records:
-        works = [
-            timed(partial(each.drop, LARGE, record, days=BATCH_DAYS)) for each in stores
-        ]
+        works = [timed(partial(each.drop, LARGE, record, days=BATCH_DAYS)) for each in stores]
         title = f"retention, a batch of {record}"
         lines.append(await alternating(title, works, 4, warm_up=0))
     return lines
@@ -244,5 +244,7 @@ async def _claim(stores: Stores) -> None:
 
 def _remove_waiting(url: str) -> None:
     with psycopg.connect(url) as connection:
-        connection.execute("DELETE FROM runs WHERE tenant_id LIKE 'waits-%'")
+        for table, *_ in connection.execute(TABLES).fetchall():
+            delete = sql.SQL("DELETE FROM {} WHERE tenant_id LIKE 'waits-%'")
+            connection.execute(delete.format(sql.Identifier(table)))
         connection.execute("DELETE FROM procrastinate_jobs WHERE queueing_lock LIKE 'waits-%'")

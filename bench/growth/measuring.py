@@ -1,6 +1,7 @@
 """Measures cases on two databases in turns: the first requests of new processes, and later ones."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ async def measure(
     for (case, tenant, places), seconds in zip(pairs, first, strict=True):
         measured = await _alternate(case, places, WARM_UP + COUNTED)
         lines.append(_line(f"{case.title} ({tenant})", seconds, measured))
+        print(f"{len(lines)} of {len(pairs)}: {lines[-1].title}", file=sys.stderr)
     return lines
 
 

@@ -33,6 +33,8 @@ UNMEASURED: Final = {
     "DELETE /mcp-credentials/{server}": "needs a configured MCP server",
     "POST /webhooks/test": "sends a request to another server",
     "POST /webhooks/deliveries/{delivery_id}/redeliver": "sends a request to another server",
+    "DELETE /agents/{name}/versions/{version}": "changes rows like DELETE /agents/{name}",
+    "DELETE /graphs/{name}/versions/{version}": "changes rows like DELETE /graphs/{name}",
     "GET /healthz": "reads no table that grows",
     "GET /metrics": "has its own port with several processes",
     "HEAD /runs/{run_id}/artifacts/{name}": "is the GET without its body",
@@ -241,24 +243,24 @@ def _repeated(method: str, path: str, body: Any = None, **others: Any) -> Reques
 
 
 _AT_ONCE: Final = 40
-_QUEUED: Final = f"""
+_QUEUED: Final = """
 SELECT run_id FROM runs WHERE tenant_id = %(tenant)s AND status = 'queued'
-ORDER BY created_at LIMIT {_AT_ONCE}
+ORDER BY created_at LIMIT 40
 """
-_ENDED: Final = f"""
+_ENDED: Final = """
 SELECT run_id FROM runs WHERE tenant_id = %(tenant)s AND status = 'completed' AND kind = 'agent'
-ORDER BY created_at LIMIT {_AT_ONCE}
+ORDER BY created_at LIMIT 40
 """
-_PENDING: Final = f"""
+_PENDING: Final = """
 SELECT run_id, approval_id FROM approvals WHERE tenant_id = %(tenant)s AND decision IS NULL
-ORDER BY requested_at DESC LIMIT {_AT_ONCE}
+ORDER BY requested_at DESC LIMIT 40
 """
-_THREADS: Final = f"""
+_THREADS: Final = """
 SELECT thread_id, min(message_id) FILTER (WHERE role = 'user' AND seq > 2),
     min(message_id) FILTER (WHERE role = 'assistant' AND seq > 2)
 FROM messages WHERE tenant_id = %(tenant)s AND thread_id IN (
     SELECT thread_id FROM threads WHERE tenant_id = %(tenant)s
-    ORDER BY created_at DESC OFFSET 10 LIMIT {_AT_ONCE}
+    ORDER BY created_at DESC OFFSET 10 LIMIT 40
 ) GROUP BY thread_id
 """
 _AGENT_RUN: Final = {"kind": "agent", "agent": {"name": AGENT}, "input": "How much is 1 + 1?"}
@@ -392,7 +394,9 @@ def _life_of(path: str, body: Any) -> Iterator[Case]:
         key = place.operator if path == "/quotas/{tenant}" else place.key
         listed = names
         if path == "/keys":
-            statement = "SELECT key_id FROM api_keys WHERE tenant_id = %(tenant)s AND name LIKE 'n%%'"
+            statement = (
+                "SELECT key_id FROM api_keys WHERE tenant_id = %(tenant)s AND name LIKE 'n%%'"
+            )
             listed = [row[0] for row in place.rows(statement)]
         for name in listed:
             target = path.split("{")[0].rstrip("/") + f"/{name}"
@@ -408,23 +412,17 @@ def _life_of(path: str, body: Any) -> Iterator[Case]:
             "POST /keys/{key_id}/rotate",
             _each(statement, lambda at, row: at.request("POST", f"/keys/{row[0]}/rotate", {})),
         )
-    yield Case(f"DELETE {path.split('/{')[0]}/{{…}}", deleted)
+    one = {"/keys": "/keys/{key_id}"}.get(path, path if put else path + "/{name}")
+    yield Case(f"DELETE {one}", deleted)
 
 
 def unmeasured(document: Mapping[str, Any], cases: Sequence[Case]) -> list[str]:
-    """Return the operations of an OpenAPI document that no case and no exception names."""
-    titles = {case.title.split("?")[0].split(",")[0] for case in cases}
-    named = {title.replace("{…}", "") for title in titles}
+    """Return the operations of an OpenAPI document that neither a case nor ``UNMEASURED`` names."""
+    named = {case.title.split("?")[0].split(",")[0] for case in cases} | UNMEASURED.keys()
     operations = [
         f"{method.upper()} {path}"
         for path, methods in document["paths"].items()
         for method in methods
         if method != "parameters"
     ]
-    return [
-        each
-        for each in operations
-        if each not in titles
-        and each not in UNMEASURED
-        and each.split("{")[0] not in named
-    ]
+    return [each for each in operations if each not in named]
