@@ -124,7 +124,7 @@ INSERT INTO definitions (tenant_id, name, version, description, definition, uses
     size_bytes, created_at, kind)
 SELECT %(large)s, name || '-' || n, version, description, definition, uses, sha256, size_bytes,
     created_at, kind
-FROM definitions, generate_series(1, %(size)s / 1000) AS n WHERE tenant_id = %(origin)s
+FROM definitions, generate_series(1, %(size)s / 200) AS n WHERE tenant_id = %(origin)s
 """,
     """
 INSERT INTO audit (tenant_id, at, action, target, actor, actor_tenant, request_id)

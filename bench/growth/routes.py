@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
+import httpx
 import psycopg
 
 from bench.growth.fill import LARGE, SMALL
@@ -86,6 +87,11 @@ class Case:
     title: str
     requests: Requests
     tenants: Sequence[str] = (LARGE,)
+
+    @property
+    def titles(self) -> list[str]:
+        """The title for each tenant."""
+        return [f"{self.title} ({tenant})" for tenant in self.tenants]
 
 
 _SAMPLES: Final = f"""
@@ -209,18 +215,16 @@ def _get(path: str, query: str) -> Requests:
 
 def _second_page(path: str) -> Requests:
     def requests(place: Place) -> Iterator[Request]:
-        import httpx
-
         answer = httpx.get(
             place.address + _filled(place, path),
-            params={"limit": "20"},
+            params={"limit": "5"},
             headers={"authorization": f"Bearer {place.key}"},
             timeout=60,
         ).json()
         if (cursor := answer["next_cursor"]) is None:
             return iter(())
         return repeat(
-            place.request("GET", f"{_filled(place, path)}?limit=20&cursor={quote(cursor)}")
+            place.request("GET", f"{_filled(place, path)}?limit=5&cursor={quote(cursor)}")
         )
 
     return requests
@@ -312,8 +316,6 @@ def writes() -> Iterator[Case]:
 
 
 def _of_external_run(place: Place, act: str) -> Iterator[Request]:
-    import httpx
-
     headers = {"authorization": f"Bearer {place.key}"}
     for _ in range(_AT_ONCE):
         run = httpx.post(f"{place.address}/runs", json={"kind": "external"}, headers=headers).json()
@@ -406,7 +408,7 @@ def _life_of(path: str, body: Any) -> Iterator[Case]:
     if path == "/keys":
         statement = (
             "SELECT key_id FROM api_keys WHERE tenant_id = %(tenant)s AND name LIKE 'n%%' "
-            "AND rotated_to IS NULL"
+            "AND rotated_to IS NULL AND revoked_at IS NULL"
         )
         yield Case(
             "POST /keys/{key_id}/rotate",
