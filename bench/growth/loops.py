@@ -202,7 +202,7 @@ async def _retention(sides: Sequence[Stores]) -> list[Line]:
         await alternating(
             "retention sweep that finds nothing, all tenants",
             [timed(partial(_sweep, each)) for each in stores],
-            5,
+            2,
         )
     ]
     records = [*sorted(DROPS.keys() - {"runs"}), "runs"]
