@@ -1,4 +1,4 @@
-"""``python -m bench growth``: what does not stay flat as the number of stored runs grows."""
+"""``python -m bench growth``: finds routes and loops that slow down as the number of runs grows."""
 
 import asyncio
 import sys
@@ -50,7 +50,7 @@ def main(
     ] = False,
     output: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
 ) -> None:
-    """Fill two databases, measure every route and loop on both, and list what is not flat.
+    """Fill two databases, measure every route and loop on both, and list those that are not flat.
 
     Exits with 1 if anything takes more than twice as long on the large database.
     """
@@ -108,7 +108,7 @@ async def _compare(small: Filled, large: Filled, effort: Effort) -> list[Line]:
 async def _routes(sides: Sequence[str], only: str) -> list[Line]:
     """Measure all routes; those that are not flat are measured again, and the better line counts.
 
-    On a busy machine, a single measurement of so many routes always has outliers.
+    On a busy machine, a single measurement of hundreds of routes has outliers.
     """
     async with _both(sides) as both:
         cases = await _cases(both[0][LARGE], only)

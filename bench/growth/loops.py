@@ -222,7 +222,7 @@ async def _sweep(retention: PostgresRetention) -> None:
 
 
 async def _enqueue(stores: Stores, tenants: int) -> None:
-    """Queue runs of so many new tenants in all, and enough for all claims."""
+    """Queue one run for each of ``tenants`` new tenants, and enough runs for all claims."""
     runs = range(max(tenants, CLAIMS + 12))
     limit = asyncio.Semaphore(50)
 

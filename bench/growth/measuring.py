@@ -33,7 +33,7 @@ class Line:
 
     title: str
     sides: tuple[Samples, Samples] | None
-    """None if it could not be measured; ``note`` says why."""
+    """None if it could not be measured; ``note`` has the reason."""
     first: tuple[float, float] | None = None
     """Milliseconds of the fastest of the first requests."""
     note: str = ""

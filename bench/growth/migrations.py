@@ -53,7 +53,7 @@ _REVISION: Final = "SELECT max(version_num) FROM alembic_version"
 
 @dataclass(slots=True)
 class Traffic:
-    """The requests to one process: when each began, its seconds, and what was wrong with it."""
+    """The requests to one process: start times, seconds, and errors."""
 
     name: str
     requests: list[tuple[float, float]] = field(default_factory=list)

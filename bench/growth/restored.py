@@ -1,4 +1,4 @@
-"""A database as it is after a restore: without statistics, until somebody analyses it."""
+"""A database as it is after a restore: without statistics until it is analysed."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -34,7 +34,7 @@ async def compare(url: str, measured: Callable[[], Awaitable[list[Line]]]) -> li
 
 
 def _line(without: Line, known: Line) -> Line:
-    """Compare the slower of both sides: the ratio says how much slower it is without statistics."""
+    """Compare the slower of both sides: the ratio is the slowdown without statistics."""
     if without.sides is None or known.sides is None:
         return Line(without.title, None, note=without.note or known.note)
     return Line(without.title, (known.sides[1], without.sides[1]))

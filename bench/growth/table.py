@@ -18,7 +18,7 @@ def table(lines: Sequence[Line], heads: tuple[str, str]) -> str:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """Return sentences that list what is not flat, and what was not measured."""
+    """Return sentences that list lines that are not flat and lines that were not measured."""
     missed = [line.title for line in lines if not line.is_flat]
     unmeasured = [f"{line.title} ({line.note})" for line in lines if line.sides is None]
     found = f"{len(missed)} of {len(lines)} above {FLAT:g}x: {'; '.join(missed) or 'none'}."
