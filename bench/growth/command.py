@@ -62,7 +62,8 @@ def main(
         server = stack.enter_context(EmbeddedPostgres(home / "data")).start()
         filled = [asyncio.run(_filled(server, size)) for size in chosen]
         if without_statistics:
-            lines, heads = asyncio.run(_restored(filled[-1], only)), ("no statistics", "ANALYZE")
+            lines = asyncio.run(_restored(filled[-1], only))
+            heads = ("after ANALYZE", "without statistics")
         else:
             effort = Effort(tuple(parts.split(",")), only, 100 if quick else turns)
             lines = asyncio.run(_compare(filled[0], filled[-1], effort))
