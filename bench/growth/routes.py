@@ -115,6 +115,15 @@ _FILTERS: Final[Mapping[str, Mapping[str, str]]] = {
     "GET /runs/{run_id}/trace": {"payloads": "true", "format": "otlp"},
     "GET /statistics": {"period": "day"},
 }
+_USUAL: Final = {
+    "created_after": "a_week_ago",
+    "created_before": "a_month_ago",
+    "after": "a_week_ago",
+    "before": "a_month_ago",
+    "thread_id": "thread_id",
+    "run_id": "run_id",
+}
+"""Samples that are the values of filters."""
 _SKIPPED: Final = {"limit", "cursor", "leaf", "tree", "reason", "tenant", "group_by"}
 _MORE: Final[Mapping[str, Sequence[str]]] = {
     "GET /runs": (
@@ -125,7 +134,11 @@ _MORE: Final[Mapping[str, Sequence[str]]] = {
         "metadata.source=mail",
         "metadata.customer=c-7&status=failed",
     ),
-    "GET /spend": tuple(f"group_by={key}" for key in ("agent", "model", "metadata.source")),
+    "GET /spend": (
+        "group_by=agent",
+        *(f"group_by={key}&after={{a_month_ago}}" for key in ("agent", "model", "metadata.source")),
+        "group_by=model&period=day&after={a_month_ago}",
+    ),
     "GET /threads/{thread_id}/messages": ("tree=true",),
     "GET /statistics": ("period=hour",),
 }
@@ -137,10 +150,8 @@ def samples(url: str, tenant: str) -> Mapping[str, str]:
         cursor = connection.execute(_SAMPLES, {"tenant": tenant})
         names = [column.name for column in cursor.description or ()]
         found = dict(zip(names, cursor.fetchone() or (), strict=True))
-        (node,) = connection.execute(
-            "SELECT 'n000003' WHERE %s::text IS NOT NULL", [found["run_id"]]
-        ).fetchone() or ("",)
-        return {name: str(value) for name, value in {**found, "node_id": node}.items()}
+    found |= {"node_id": "n000003", "a_week_ago": _days_ago(7), "a_month_ago": _days_ago(30)}
+    return {name: str(value) for name, value in found.items()}
 
 
 def reads(document: Mapping[str, Any]) -> Iterator[Case]:
@@ -157,7 +168,7 @@ def reads(document: Mapping[str, Any]) -> Iterator[Case]:
         both = (LARGE, SMALL)
         bare = [""] if "group_by" not in names else []
         for query in (*bare, *_filters(title, names), *_MORE.get(title, ())):
-            yield Case(f"{title}{'?' * bool(query)}{_short(query)}", _get(path, query), both)
+            yield Case(f"{title}{'?' * bool(query)}{query}", _get(path, query), both)
         if "cursor" in names:
             yield Case(f"{title}, second page", _second_page(path), (LARGE,))
 
@@ -167,22 +178,8 @@ def _filters(title: str, names: set[str]) -> Iterator[str]:
     for name in sorted(names - _SKIPPED):
         if name in values:
             yield f"{name}={values[name]}"
-        elif name == "created_after" or (name == "after" and "group_by" not in names):
-            yield f"{name}={_days_ago(7)}"
-        elif name == "created_before" or (name == "before" and "group_by" not in names):
-            yield f"{name}={_days_ago(30)}"
-        elif name == "after":
-            yield f"group_by=agent&after={_days_ago(30)}"
-        elif name in ("thread_id", "run_id"):
-            yield f"{name}={{{name}}}"
-
-
-def _short(query: str) -> str:
-    """Return a query without the digits of its times."""
-    return "&".join(
-        part.split("=")[0] + "=…" if "T" in part and "Z" in part else part
-        for part in query.split("&")
-    )
+        elif name in _USUAL and "group_by" not in names:
+            yield f"{name}={{{_USUAL[name]}}}"
 
 
 def _days_ago(days: int) -> str:
