@@ -19,6 +19,7 @@ WARM_UP: Final = 12
 COUNTED: Final = 9
 CASE_SECONDS: Final = 6.0
 """Seconds after which a case is not repeated any more, for each side."""
+NO_ROWS: Final = "no rows to try it with"
 FLAT: Final = 2.0
 """Largest ratio that counts as flat."""
 
@@ -54,12 +55,12 @@ class Line:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the ratios are small enough.
+        """Whether the ratios are small enough, and no request failed.
 
         The ratio of the fastest requests must be large too: on a busy machine, medians vary.
         """
         if self.sides is None:
-            return True
+            return self.note == NO_ROWS
         fastest = _ratio(*(min(side.values) for side in self.sides))
         return min(self.ratio or 0, fastest) <= FLAT and (self.first_ratio or 0) <= FLAT
 
@@ -96,7 +97,7 @@ _Seconds = tuple[list[float], list[float], str]
 def _line(title: str, first: _Seconds, measured: _Seconds) -> Line:
     error = first[2] or measured[2]
     if error or not (measured[0] and measured[1]):
-        return Line(title, None, note=error or "no rows to try it with")
+        return Line(title, None, note=error or NO_ROWS)
     small, large = (_counted(seconds) for seconds in measured[:2])
     fastest = (1e3 * min(first[0]), 1e3 * min(first[1])) if first[0] and first[1] else None
     return Line(title, (Samples(small), Samples(large)), fastest)
@@ -145,7 +146,7 @@ async def alternating(
     except (RuntimeError, TimeoutError, StoreUnavailableError) as error:
         return Line(title, None, note=str(error), unit=unit)
     if not (values[0] and values[1]):
-        return Line(title, None, note="no rows to try it with", unit=unit)
+        return Line(title, None, note=NO_ROWS, unit=unit)
     return Line(title, (Samples(tuple(values[0])), Samples(tuple(values[1]))), unit=unit)
 
 

@@ -145,13 +145,13 @@ _MORE: Final[Mapping[str, Sequence[str]]] = {
 
 
 def samples(url: str, tenant: str) -> Mapping[str, str]:
-    """Return values of path parameters for a tenant, from its newest rows."""
+    """Return values of path parameters for a tenant, from its newest rows, if it has any."""
     with psycopg.connect(url) as connection:
         cursor = connection.execute(_SAMPLES, {"tenant": tenant})
         names = [column.name for column in cursor.description or ()]
         found = dict(zip(names, cursor.fetchone() or (), strict=True))
     found |= {"node_id": "n000003", "a_week_ago": _days_ago(7), "a_month_ago": _days_ago(30)}
-    return {name: str(value) for name, value in found.items()}
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def reads(document: Mapping[str, Any]) -> Iterator[Case]:
@@ -190,12 +190,12 @@ def _filled(place: Place, text: str) -> str:
     """Replace the parameters of a path or query."""
     values = dict(place.samples)
     head = text.split("/")[1] if text.startswith("/") else ""
-    values["name"] = values.get(head.rstrip("s"), "")
+    values["name"] = values.get(head.rstrip("s"), "{name}")
     values["version"] = "1"
     if "artifacts" in text:
-        values |= {"run_id": values["artifact_run"], "name": "report.md"}
+        values |= {"run_id": values.get("artifact_run", "{run_id}"), "name": "report.md"}
     for name, value in values.items():
-        text = text.replace(f"{{{name}}}", quote(value))
+        text = text.replace(f"{{{name}}}", value if "{" in value else quote(value))
     return text
 
 
@@ -205,7 +205,7 @@ def _get(path: str, query: str) -> Requests:
         key = place.operator if path in ("/quotas", "/quotas/{tenant}") else place.key
         if query:
             target += "?" + _filled(place, query)
-        return repeat(place.request("GET", target, key=key))
+        return iter(()) if "{" in target else repeat(place.request("GET", target, key=key))
 
     return requests
 
@@ -238,7 +238,8 @@ def _each(statement: str, request: Callable[[Place, Any], Request]) -> Requests:
 
 def _repeated(method: str, path: str, body: Any = None, **others: Any) -> Requests:
     def requests(place: Place) -> Iterator[Request]:
-        return repeat(place.request(method, _filled(place, path), body, **others))
+        target = _filled(place, path)
+        return iter(()) if "{" in target else repeat(place.request(method, target, body, **others))
 
     return requests
 
@@ -265,7 +266,6 @@ FROM messages WHERE tenant_id = %(tenant)s AND thread_id IN (
 ) GROUP BY thread_id
 """
 _AGENT_RUN: Final = {"kind": "agent", "agent": {"name": AGENT}, "input": "How much is 1 + 1?"}
-_NEVER: Final = iter(())
 
 
 def writes() -> Iterator[Case]:

@@ -21,7 +21,8 @@ def summary(lines: Sequence[Line]) -> str:
     """Return sentences that list lines that are not flat and lines that were not measured."""
     missed = [line.title for line in lines if not line.is_flat]
     unmeasured = [f"{line.title} ({line.note})" for line in lines if line.sides is None]
-    found = f"{len(missed)} of {len(lines)} above {FLAT:g}x: {'; '.join(missed) or 'none'}."
+    found = f"{len(missed)} of {len(lines)} not flat (above {FLAT:g}x, or failed): "
+    found += f"{'; '.join(missed) or 'none'}."
     return found + (f"\nNot measured: {'; '.join(unmeasured)}." if unmeasured else "")
 
 

@@ -1,7 +1,7 @@
 """The comparison of a small and a large database covers all routes and finds what grows."""
 
 from bench.figures import Samples
-from bench.growth.measuring import Line
+from bench.growth.measuring import NO_ROWS, Line
 from bench.growth.routes import UNMEASURED, reads, unmeasured, writes
 from bench.growth.table import summary, table
 from tests.support.api import openapi_document
@@ -28,8 +28,10 @@ def test_a_line_above_twice_the_time_is_not_flat() -> None:
     flat = Line("flat", (Samples((1.0, 2.0)), Samples((1.9, 9.0))))
     grows = Line("grows", (Samples((1.0, 2.0)), Samples((2.1, 9.0))))
     first = Line("first", (Samples((1.0,)), Samples((1.0,))), first=(1.0, 3.0))
-    missing = Line("missing", None, note="no rows")
+    missing = Line("missing", None, note=NO_ROWS)
+    failed = Line("failed", None, note="/spend answered 422")
+    lines = [flat, grows, first, missing, failed]
 
-    assert [line.is_flat for line in (flat, grows, first, missing)] == [True, False, False, True]
-    assert "2 of 4 above 2x: grows; first." in summary([flat, grows, first, missing])
+    assert [line.is_flat for line in lines] == [True, False, False, True, False]
+    assert "3 of 5 not flat (above 2x, or failed): grows; first; failed." in summary(lines)
     assert "| **grows** | **1.5** | **5.55** |" in table([grows], ("10", "20"))
