@@ -1,7 +1,9 @@
 """Measures the figures of docs/benchmarks.md: ``python -m bench [ROW...] [--quick]``."""
 
 import asyncio
-from typing import Annotated
+import sys
+from importlib import import_module
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -9,6 +11,12 @@ from rich.console import Console
 from bench.harness import Effort, find_rows
 from bench.machine import this_machine
 from bench.report import show_machine, show_row, write_results
+
+COMMANDS: Final = {
+    "growth": "bench.growth.command",
+    "migrations": "bench.growth.migrations",
+}
+"""Measurements with options of their own, by the first argument."""
 
 
 def main(
@@ -37,4 +45,8 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    if sys.argv[1:2] and (module := COMMANDS.get(sys.argv[1])):
+        del sys.argv[1]
+        typer.run(import_module(module).main)
+    else:
+        typer.run(main)

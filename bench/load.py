@@ -5,7 +5,8 @@ The client is minimal, because it shares two cores with the measured process.
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -59,21 +60,47 @@ async def put_load(url: str, request: Request, *, connections: int, requests: in
     return Load(len(durations) / seconds, Samples(tuple(1e3 * each for each in durations)))
 
 
-async def _lane(url: str, request: Request, requests: int, durations: list[float]) -> None:
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open connection to a server; open it with ``connected``."""
+
+    host: str
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, request: Request) -> tuple[float, bytes]:
+        """Send a request; return the seconds until the whole answer was there, and its body.
+
+        Raises:
+            RuntimeError: The answer was not as expected.
+        """
+        message = _encoded(self.host, request)
+        began = time.perf_counter()
+        self.writer.write(message)
+        status, body = await _answer(self.reader)
+        seconds = time.perf_counter() - began
+        if status not in request.expect or request.holds not in body:
+            raise RuntimeError(f"{self.host}{request.path} answered {status}: {body[:500]!r}")
+        return seconds, body
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Connection]:
+    """Open a connection to a server during the block."""
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=_LIMIT)
     try:
-        for _ in range(requests):
-            message = _encoded(place.netloc, request)
-            began = time.perf_counter()
-            writer.write(message)
-            status, body = await _answer(reader)
-            durations.append(time.perf_counter() - began)
-            if status not in request.expect or request.holds not in body:
-                raise RuntimeError(f"{url}{request.path} answered {status}: {body[:500]!r}")
+        yield Connection(place.netloc, reader, writer)
     finally:
         writer.close()
         await writer.wait_closed()
+
+
+async def _lane(url: str, request: Request, requests: int, durations: list[float]) -> None:
+    async with connected(url) as connection:
+        for _ in range(requests):
+            seconds, _ = await connection.send(request)
+            durations.append(seconds)
 
 
 async def first_byte(url: str, request: Request, *, begins: bytes) -> float:
@@ -81,26 +108,24 @@ async def first_byte(url: str, request: Request, *, begins: bytes) -> float:
 
     An equal request before it opens the connections that the server keeps.
     """
-    place = urlsplit(url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=_LIMIT)
-    try:
-        writer.write(_encoded(place.netloc, request))
+    async with connected(url) as connection:
+        reader, writer = connection.reader, connection.writer
+        writer.write(_encoded(connection.host, request))
         await reader.readuntil(begins)
         await reader.readuntil(_END)
         began = time.perf_counter()
-        writer.write(_encoded(place.netloc, request))
+        writer.write(_encoded(connection.host, request))
         await reader.readuntil(begins)
         took = time.perf_counter() - began
         await reader.readuntil(_END)
         return 1e3 * took
-    finally:
-        writer.close()
-        await writer.wait_closed()
 
 
 async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head.split(b" ", 2)[1])
+    if status == 204:
+        return status, b""
     _, sized, rest = head.partition(b"content-length:")
     if sized:
         return status, await reader.readexactly(int(rest.split(b"\r\n", 1)[0]))

@@ -24,6 +24,14 @@ from caseworker.platform.postgres.migrating import upgrade
 _LISTENS: Final = re.compile(r"listens on (\S+)")
 _GRACE_SECONDS: Final = 15
 
+BACKENDS: Final = """
+SELECT pid FROM pg_stat_activity
+WHERE pid <> pg_backend_pid() AND (
+    backend_type = 'client backend' AND datname = current_database() OR backend_type = 'walwriter'
+)
+"""
+"""SQL for the processes of Postgres that work for this database, or for all."""
+
 
 @contextmanager
 def database() -> Iterator[str]:

@@ -16,8 +16,7 @@ from caseworker_client import AsyncCaseworkerClient
 
 from bench.figures import Check, Figure, Samples, Target
 from bench.harness import Effort, Row
-from bench.rows.stored_runs import BACKENDS
-from bench.servers import asking, database, models, process_at, service
+from bench.servers import BACKENDS, asking, database, models, process_at, service
 
 HERE: Final = "where the runs are executed"
 THERE: Final = "at another replica"
