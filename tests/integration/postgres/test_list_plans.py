@@ -26,7 +26,8 @@ SELECT tenant, 'old-' || n, of.kind, CASE n %% 100 WHEN 4 THEN 'waiting' ELSE of
     request || jsonb_build_object('kind', kind, 'graph_ref', jsonb_build_object(
         'name', agent, 'version', 1), 'input', repeat('x', 1500)),
     jsonb_build_object('source', source, 'release', CASE WHEN n > 3000 THEN '1' ELSE '2' END)
-        || CASE WHEN tenant = 'large' OR n %% 3000 = 2998 THEN '{"ticket": "7"}'::jsonb ELSE '{}' END,
+        || CASE WHEN tenant = 'large' OR n %% 3000 = 2998 THEN '{"ticket": "7"}'::jsonb
+            ELSE '{}' END,
     'h', now() - make_interval(mins => 5 * n),
     CASE n %% 100 WHEN 4 THEN NULL ELSE now() END, NULL
 FROM (SELECT request FROM runs WHERE run_id = 'first') AS first,

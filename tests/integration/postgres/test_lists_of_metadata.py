@@ -81,7 +81,7 @@ async def test_lists_of_metadata_contain_exactly_the_matching_runs(
     await oracle.rows(INSERT, json.dumps(rows))
     rows.sort(key=lambda row: (-row["hours"], row["run_id"]), reverse=True)
     texts = [value if isinstance(value, str) else json.dumps(value) for value in VALUES[:6]]
-    texts.append(VALUES[-1])
+    texts.append(str(VALUES[-1]))
     found = 0
 
     for _ in range(60):

@@ -295,7 +295,7 @@ async def test_indexes_are_built_while_runs_are_written(empty_url: str) -> None:
     await asyncio.to_thread(upgrade, empty_url, BEFORE_INDEXES)
     insert = "INSERT INTO runs (tenant_id, run_id) VALUES ('default', %s)"
     waiting = """SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
-        AND query LIKE 'CREATE INDEX CONCURRENTLY%' AND wait_event_type = 'Lock')"""
+        AND query LIKE 'CREATE INDEX CONCURRENTLY%%' AND wait_event_type = 'Lock')"""
     async with open_oracle(empty_url) as oracle:
         with psycopg.connect(empty_url) as writer:
             writer.execute(insert, ["before"])

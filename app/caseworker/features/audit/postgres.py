@@ -57,7 +57,7 @@ class PostgresAudit:
         """
         asked = {"tenant": tenant, "limit": limit + 1, **filters, "place": None}
         if cursor is not None:
-            asked |= {"place": True} | decode_cursor("audit", cursor, _place_in)
+            asked |= {"place": True, **decode_cursor("audit", cursor, _place_in)}
         # An index decides a condition only if the statement has no others that may be null.
         conditions = [of for name, of in _FILTERS.items() if asked[name] is not None]
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    CompoundSelect,
     Select,
     Table,
     Text,
@@ -159,6 +160,7 @@ class PostgresErasure:
     ) -> Sequence[str]:
         """Return the IDs of runs with the metadata, and of runs in threads with it."""
         other = runs.c.request.is_not(None), runs.c.run_id.not_in(list(excluding))
+        query: Select[Any] | CompoundSelect[Any]
         if subject.metadata is None:
             query = select(runs.c.run_id).where(runs.c.tenant_id == subject.tenant, *other)
         else:

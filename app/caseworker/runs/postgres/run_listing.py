@@ -178,7 +178,7 @@ def with_metadata(
     ``statuses`` restrict the filter further; with ``unless``, the query returns nothing.
     """
     before = [_day_of(at) for at in (wanted.created_before, _after(wanted)) if at]
-    newest = func.least(_day_of_run(tenant, oldest=False), *before)
+    newest: ColumnElement[int] = func.least(_day_of_run(tenant, oldest=False), *before)
     after = [_day_of(wanted.created_after)] if wanted.created_after else []
     oldest = func.greatest(_day_of_run(tenant, oldest=True), *after)
     if unless is not None:
@@ -288,7 +288,7 @@ def _searched_terms(wanted: RunFilter, statuses: Sequence[RunStatus]) -> list[di
     return [
         {"m": texts | dict(each), **named, **({f"s{status}": None} if status else {})}
         for each in product(*others[:INDEXED_VARIANTS])
-        for status in statuses or [None]
+        for status in statuses or (None,)
     ]
 
 
