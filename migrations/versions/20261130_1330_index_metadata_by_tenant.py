@@ -91,7 +91,7 @@ def downgrade() -> None:
 
 
 def _replace(indexes: Mapping[str, str], *, instead_of: Iterable[str]) -> None:
-    """Build indexes one after the other, then drop the others; each is its own transaction."""
+    """Build indexes one by one, then drop the replaced ones; each is a transaction."""
     # A concurrent build blocks no one while it waits for older transactions, however long.
     op.execute("SET lock_timeout = 0")
     for name, definition in indexes.items():

@@ -1,4 +1,4 @@
-"""Lists read few rows, however many others match some of their filters.
+"""Lists read few rows, also if many rows match some of their filters.
 
 The tests count the blocks that a statement reads. Time would depend on the machine.
 """
@@ -38,7 +38,7 @@ FROM (SELECT request FROM runs WHERE run_id = 'first') AS first,
         CASE n %% 2 WHEN 0 THEN 'web' ELSE 'app' END AS source) of
 """
 """6,000 runs of each of two tenants in 20 days. All agent runs have completed and come from the
-web, and all others have failed."""
+web, and all graphs have failed."""
 
 MOST_BLOCKS = 700
 """The runs of a tenant fill 1,500 blocks."""
@@ -113,7 +113,7 @@ async def test_the_runs_to_cancel_are_read_without_those_that_have_ended(
 async def test_erasing_reads_no_runs_but_those_with_the_metadata(
     filled: Stores, oracle: Oracle
 ) -> None:
-    """Neither the runs to erase nor their forks are searched for in all runs of the tenant."""
+    """The runs to erase and their forks are read by indexes."""
     await oracle.rows(
         """INSERT INTO runs (tenant_id, run_id, kind, status, request, metadata, request_hash,
                finished_at)

@@ -169,7 +169,7 @@ class PostgresErasure:
             by_thread = self._runs_of_threads(subject).where(*other).limit(limit)
             query = union(*(select(part.subquery().c.run_id) for part in (by_run, by_thread)))
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
-            return (await connection.execute(query.limit(limit))).scalars().all()
+            return list((await connection.execute(query.limit(limit))).scalars())
 
     def _runs_of_threads(self, subject: Subject) -> Select[Any]:
         threads = self._threads.c
