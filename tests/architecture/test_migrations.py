@@ -5,6 +5,7 @@ General SQL rules are checked by squawk, the linter of migrations for PostgreSQL
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -57,10 +58,17 @@ def _sql(migration: Callable[[], None]) -> str:
 
 
 def _findings(statements: str) -> dict[str, str]:
-    """Return the findings of squawk by rule."""
+    """Return the findings of squawk by rule; statements after a COMMIT are no transaction."""
+    found = dict[str, str]()
+    for number, part in enumerate(re.split("^(?:COMMIT|BEGIN);$", statements, flags=re.MULTILINE)):
+        found |= _findings_of(part, *() if number % 2 else ("--assume-in-transaction",))
+    return found
+
+
+def _findings_of(statements: str, *options: str) -> dict[str, str]:
     command = [
         str(Path(sys.executable).with_name("squawk")),
-        "--assume-in-transaction",
+        *options,
         "--pg-version=16",
         "--reporter=json",
         f"--exclude={','.join(NOT_ASKED)}",

@@ -34,6 +34,7 @@ from tests.support.limits import pool_sizes
 from tests.support.pages import ROOT
 from tests.support.processes import run_caseworker
 from tests.support.schema import EXPECTED, schema_of
+from tests.support.stores import eventually, open_oracle
 
 OBJECTS = """
 SELECT 'relation ' || relname || ' ' || relkind::text FROM pg_class
@@ -64,6 +65,9 @@ BEFORE = "20261126_1710"
 
 BEFORE_QUOTAS = "20261126_1730"
 """The revision before the one that changes ``quotas``."""
+
+BEFORE_INDEXES = "20261130_0400"
+"""The revision before the one that builds indexes concurrently."""
 
 DUMPED = Path(__file__).parents[2] / "data" / "before_baseline.sql.gz"
 """A pg_dump of a database made by the revisions that the baseline replaces."""
@@ -284,6 +288,37 @@ def test_a_migration_gives_up_on_a_table_that_somebody_holds(empty_url: str) -> 
 
     upgrade(empty_url)
     assert is_served_by(empty_url)
+
+
+async def test_indexes_are_built_while_runs_are_written(empty_url: str) -> None:
+    """The build waits for an older transaction, and new writes do not wait for the build."""
+    await asyncio.to_thread(upgrade, empty_url, BEFORE_INDEXES)
+    insert = "INSERT INTO runs (tenant_id, run_id) VALUES ('default', %s)"
+    waiting = """SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+        AND query LIKE 'CREATE INDEX CONCURRENTLY%%' AND wait_event_type = 'Lock')"""
+    async with open_oracle(empty_url) as oracle:
+        with psycopg.connect(empty_url) as writer:
+            writer.execute(insert, ["before"])
+            upgrading = asyncio.create_task(asyncio.to_thread(upgrade, empty_url))
+            await eventually(lambda: oracle.value(waiting))
+            await oracle.rows("SET lock_timeout = '5s'")
+            await oracle.rows(insert, "meanwhile")
+            writer.commit()
+        await upgrading
+
+    assert schema_of(empty_url) == EXPECTED.read_text().splitlines()
+
+
+def test_an_interrupted_build_of_indexes_is_repeated(empty_url: str) -> None:
+    """An index that an interrupted upgrade left behind is replaced, because it may be invalid."""
+    upgrade(empty_url, BEFORE_INDEXES)
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("CREATE INDEX runs_by_terms ON runs (run_id)")
+        connection.execute("DROP INDEX runs_by_kind")
+        connection.execute("ALTER TABLE approvals ADD COLUMN run_ended boolean")
+    upgrade(empty_url)
+
+    assert schema_of(empty_url) == EXPECTED.read_text().splitlines()
 
 
 def test_each_revision_is_a_transaction_of_its_own(empty_url: str) -> None:

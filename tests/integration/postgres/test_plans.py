@@ -5,6 +5,7 @@ scan a whole index, which is slow after the table has grown.
 """
 
 import re
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -34,21 +35,35 @@ CREATE TRIGGER noting AFTER UPDATE ON runs EXECUTE FUNCTION note();
 """
 
 
-async def asked_for(stores: Stores, wanted: RunFilter) -> tuple[str, Any]:
-    """Return the statement and its parameters with which the store finds runs."""
+async def statements_of(call: Awaitable[Any]) -> list[tuple[str, Any]]:
+    """Return the statements that an operation of a store executes, with their parameters."""
     asked: list[tuple[str, Any]] = []
 
     def keep(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if "FROM runs" in statement:
+        if "set_config" not in statement:
             asked.append((statement, parameters))
 
     listen(Engine, "before_cursor_execute", keep)
     try:
-        await stores.runs.find("default", wanted)
+        await call
     finally:
         remove(Engine, "before_cursor_execute", keep)
-    (found,) = asked
+    return asked
+
+
+async def asked_for(stores: Stores, wanted: RunFilter) -> tuple[str, Any]:
+    """Return the statement and its parameters with which the store finds runs."""
+    (found,) = await statements_of(stores.runs.find("default", wanted))
     return found
+
+
+async def blocks_read(oracle: Oracle, statement: str, parameters: Any) -> int:
+    """Execute a statement and return the number of blocks of tables and indexes that it reads."""
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
+    cursor = await oracle.connection.execute(explained.encode(), parameters)
+    (row,) = await cursor.fetchall()
+    plan = row["QUERY PLAN"][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 @pytest.mark.parametrize(
@@ -115,10 +130,10 @@ async def test_a_list_of_runs_with_one_status_reads_no_others(
 @pytest.mark.parametrize(
     ("wanted", "index"),
     [
-        (RunFilter(kind=RunKind.AGENT), "runs_by_kind"),
-        (RunFilter(agent="helper"), "runs_by_agent_name"),
+        (RunFilter(kind=RunKind.AGENT), "runs_by_kind_and_status"),
+        (RunFilter(agent="helper"), "runs_by_agent_and_status"),
         (RunFilter(thread_id="talk"), "runs_by_thread"),
-        (RunFilter(metadata={"ticket": "7"}), "runs_by_metadata"),
+        (RunFilter(metadata={"ticket": "7"}), "runs_by_terms"),
     ],
     ids=["kind", "agent", "thread", "metadata"],
 )

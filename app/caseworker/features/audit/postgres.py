@@ -1,6 +1,7 @@
 """Reads recorded administrative acts from Postgres, and deletes expired ones."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,21 +11,24 @@ from caseworker.runs.paging import Page
 from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import decode_cursor, page_of
 
-_PAGE: Final = """
+_COLUMNS: Final = """
 SELECT entry_id, at, tenant_id AS tenant, action, target, actor, actor_tenant, actor_key_id,
     request_id
-FROM audit WHERE (%(tenant)s::text IS NULL OR tenant_id = %(tenant)s)
-    AND (%(action)s::text IS NULL OR action = %(action)s)
-    AND (%(after)s::timestamptz IS NULL OR at > %(after)s)
-    AND (%(before)s::timestamptz IS NULL OR at < %(before)s)
-    AND entry_id < %(below)s
-ORDER BY entry_id DESC LIMIT %(limit)s
+FROM audit
 """
+
+_FILTERS: Final = {
+    "tenant": "tenant_id = %(tenant)s",
+    "action": "action = %(action)s",
+    "after": "at > %(after)s",
+    "before": "at < %(before)s",
+    "place": "(at, entry_id) < (%(at)s, %(entry_id)s)",
+}
 
 _DROP: Final = f"""
 DELETE FROM audit WHERE tenant_id = %(tenant)s AND entry_id IN (
     SELECT entry_id FROM audit WHERE tenant_id = %(tenant)s AND at < {DUE}
-    ORDER BY entry_id LIMIT %(limit)s
+    ORDER BY at, entry_id LIMIT %(limit)s
 )
 """  # noqa: S608 - nothing of a caller's is in it
 
@@ -51,17 +55,27 @@ class PostgresAudit:
         Raises:
             InvalidRunError: the cursor is invalid.
         """
-        below = 2**63 - 1 if cursor is None else decode_cursor("audit", cursor, _entry_id_in)
-        asked = {"tenant": tenant, "below": below, "limit": limit + 1, **filters}
+        asked = {"tenant": tenant, "limit": limit + 1, **filters, "place": None}
+        if cursor is not None:
+            asked |= {"place": True, **decode_cursor("audit", cursor, _place_in)}
+        # An index decides a condition only if the statement has no others that may be null.
+        conditions = [of for name, of in _FILTERS.items() if asked[name] is not None]
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        statement = f"{_COLUMNS} {where} ORDER BY at DESC, entry_id DESC LIMIT %(limit)s"
         async with transaction(self._pool, tenant) as connection:
-            rows = (await connection.exec_driver_sql(_PAGE, asked)).mappings().all()
-        return page_of("audit", rows, limit, lambda last: last["entry_id"], dict)
+            rows = (await connection.exec_driver_sql(statement, asked)).mappings().all()
+        return page_of("audit", rows, limit, _place_of, dict)
 
 
-def _entry_id_in(place: Any) -> int:
-    if type(place) is not int or not 0 < place < 2**63:
+def _place_of(row: Mapping[str, Any]) -> Any:
+    return [row["at"].isoformat(), row["entry_id"]]
+
+
+def _place_in(place: Any) -> Mapping[str, Any]:
+    at, entry_id = place
+    if type(entry_id) is not int or not 0 < entry_id < 2**63:
         raise ValueError(place)
-    return place
+    return {"at": datetime.fromisoformat(at), "entry_id": entry_id}
 
 
 async def drop_audit(connection: AsyncConnection, batch: Batch) -> bool:

@@ -48,7 +48,7 @@ class Erasing:
         clock = asyncio.get_running_loop().time
         ends_at, done = clock() + WORK_SECONDS, Erasure()
         done.schedules = await self._store.close(subject)
-        links, waiting = await self._links(subject), set[str]()
+        waiting = set[str]()
         while clock() < ends_at:
             seeds = await self._store.runs_of(subject, limit=BATCH_RUNS, excluding=waiting)
             if not (seeds or waiting):
@@ -58,8 +58,9 @@ class Erasing:
             if not seeds:
                 done.waiting = len(waiting)
                 await asyncio.sleep(CHECK_SECONDS)
-                links, waiting = await self._links(subject), set()
+                waiting = set()
                 continue
+            links = await self._links(subject, seeds)
             groups = {seed: _with_descendants(seed, links) for seed in seeds}
             batch = await self._store.erase_runs(subject, groups.values())
             done.runs += len(batch.erased)
@@ -71,10 +72,10 @@ class Erasing:
         done.waiting = 0 if done.complete else len(waiting) or done.waiting
         return done
 
-    async def _links(self, subject: Subject) -> Mapping[str, Sequence[str]]:
+    async def _links(self, subject: Subject, run_ids: Sequence[str]) -> Mapping[str, Sequence[str]]:
         if subject.metadata is None:
             return {}
-        return await self._store.descendants(subject.tenant)
+        return await self._store.descendants(subject.tenant, run_ids)
 
 
 def _with_descendants(run_id: str, links: Mapping[str, Sequence[str]]) -> frozenset[str]:

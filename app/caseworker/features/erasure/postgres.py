@@ -9,10 +9,12 @@ deleted run no longer leads to the rest of its group.
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import (
-    Boolean,
     ColumnElement,
+    CompoundSelect,
+    Select,
     Table,
     Text,
     delete,
@@ -28,25 +30,33 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.errors import InvalidRunError
-from caseworker.runs.ports import json_of_text
+from caseworker.runs.ports import RunFilter, json_of_text
 from caseworker.runs.postgres.retention import KEEP_FENCE, delete_runs
+from caseworker.runs.postgres.run_listing import with_metadata
 from caseworker.runs.postgres.tables import metadata, runs
 from caseworker.runs.run import TERMINAL
 
 STATEMENT_MS = 30_000
-"""Time limit of each statement, in milliseconds. Forks and children are found without an
-index: with a million runs, this takes seconds."""
+"""Time limit of each statement, in milliseconds. Threads with certain metadata are found without an
+index."""
 ERASED_TEXT = "(erased)"
 """Content of a user's message whose answer was erased, if its thread stays."""
 
 _ORIGIN = """coalesce(request #>> '{source,run_id}',
     request #>> '{graph,steps,0,data,external,parent}')"""
+_FORKS = f"""
+SELECT run_id, {_ORIGIN} FROM runs WHERE tenant_id = %(tenant)s
+    AND (request #>> '{{source,run_id}}' IS NOT NULL OR kind = 'external')
+    AND {_ORIGIN} = ANY(%(run_ids)s)
+"""  # noqa: S608 - nothing of a caller's is in it
+"""Forks and children with the runs that they come from."""
 _THREAD = "runs.request #>> '{chat,thread_id}'"
 _ANSWERS = """
 SELECT copy.run_id, m.run_id FROM messages m
 JOIN messages asked USING (tenant_id, thread_id)
 JOIN messages copy USING (tenant_id, thread_id)
-WHERE tenant_id = %s AND m.run_id <> copy.run_id AND copy.parent_id = asked.message_id
+WHERE tenant_id = %(tenant)s AND m.run_id = ANY(%(run_ids)s)
+    AND m.run_id <> copy.run_id AND copy.parent_id = asked.message_id
     AND (asked.message_id = m.parent_id OR asked.parent_id = m.message_id)
 """
 """Answers with the runs whose text they received: of an earlier answer, or to the same message."""
@@ -76,13 +86,11 @@ class Subject:
 
     def rows_of(self, table: Table) -> Sequence[ColumnElement[bool]]:
         """Return the conditions for the rows of a table that belong to the subject."""
-        # the index of runs covers only those with metadata
-        has_some = [literal_column(f"{table.name}.metadata <> '{{}}'", Boolean)]
         named = (
             or_(*(table.c.metadata.contains({key: one}) for one in json_of_text(value)))
             for key, value in (self.metadata or {}).items()
         )
-        return [table.c.tenant_id == self.tenant, *(has_some if self.metadata else ()), *named]
+        return [table.c.tenant_id == self.tenant, *named]
 
     @property
     def named(self) -> str:
@@ -132,16 +140,19 @@ class PostgresErasure:
                     raise InvalidRunError("tenant", _LAST_KEYS)
         return gone.rowcount
 
-    async def descendants(self, tenant: str) -> Mapping[str, Sequence[str]]:
-        """Return the forks, children and later answers of each run that has some."""
-        origin = literal_column(_ORIGIN, Text)
-        query = select(runs.c.run_id, origin).where(runs.c.tenant_id == tenant, origin.is_not(None))
+    async def descendants(self, tenant: str, run_ids: Iterable[str]) -> Mapping[str, Sequence[str]]:
+        """Return the forks, children and later answers of these runs, of those, and so on."""
+        found = dict[str, list[str]]()
+        left = list(run_ids)
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
-            rows = [*await connection.execute(query)]
-            rows += await connection.exec_driver_sql(_ANSWERS, (tenant,))
-        found: dict[str, list[str]] = {}
-        for run_id, of in rows:
-            found.setdefault(of, []).append(run_id)
+            while left:
+                found |= {run_id: [] for run_id in left}
+                asked = {"tenant": tenant, "run_ids": left}
+                rows = [*await connection.exec_driver_sql(_FORKS, asked)]
+                rows += await connection.exec_driver_sql(_ANSWERS, asked)
+                for run_id, origin in rows:
+                    found[origin].append(run_id)
+                left = list({run_id for run_id, _ in rows} - found.keys())
         return found
 
     async def runs_of(
@@ -149,18 +160,25 @@ class PostgresErasure:
     ) -> Sequence[str]:
         """Return the IDs of runs with the metadata, and of runs in threads with it."""
         other = runs.c.request.is_not(None), runs.c.run_id.not_in(list(excluding))
-        by_run = select(runs.c.run_id).where(*subject.rows_of(runs), *other)
+        query: Select[Any] | CompoundSelect[Any]
+        if subject.metadata is None:
+            query = select(runs.c.run_id).where(runs.c.tenant_id == subject.tenant, *other)
+        else:
+            wanted = RunFilter(metadata=subject.metadata, limit=limit)
+            by_run = with_metadata(subject.tenant, wanted, other).limit(limit)
+            by_thread = self._runs_of_threads(subject).where(*other).limit(limit)
+            query = union(*(select(part.subquery().c.run_id) for part in (by_run, by_thread)))
+        async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
+            return list((await connection.execute(query.limit(limit))).scalars())
+
+    def _runs_of_threads(self, subject: Subject) -> Select[Any]:
         threads = self._threads.c
-        by_thread = select(runs.c.run_id).where(
+        return select(runs.c.run_id).where(
             runs.c.tenant_id == subject.tenant,
             literal_column(_THREAD, Text) == threads.thread_id,
             runs.c.created_at >= threads.created_at,  # an older thread had the same ID
             *subject.rows_of(self._threads),
-            *other,
         )
-        query = by_run if subject.metadata is None else union(by_run, by_thread)
-        async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
-            return (await connection.execute(query.limit(limit))).scalars().all()
 
     async def erase_runs(self, subject: Subject, groups: Iterable[Set[str]]) -> ErasedBatch:
         """Erase each group of runs that have all ended."""

@@ -64,6 +64,7 @@ class Patience:
         return (
             f"-c lock_timeout={self.lock_ms} -c statement_timeout={self.statement_ms}"
             f" -c idle_in_transaction_session_timeout={self.idle_transaction_ms}"
+            " -c jit=off"  # compiling would take longer than any statement of the service
         )
 
 

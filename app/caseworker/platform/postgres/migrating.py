@@ -1,5 +1,6 @@
 """Migrate the database to the revision that this code needs, and check its current revision."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -27,6 +28,8 @@ _REVISION_CHARS = len("20261125_0300")
 
 CONNECT_SECONDS = 10
 """Timeout for a connection, unless the URL contains ``connect_timeout``."""
+RETRY_SECONDS = 0.2
+"""Pause between two attempts to acquire the lock below."""
 LOCK = 0x43617365
 """Key of the advisory lock that allows only one process at a time to migrate."""
 
@@ -135,8 +138,11 @@ def current_revision(url: str) -> str | None:
 def _migrate(url: str, command: Literal["upgrade", "downgrade"], revision: str) -> None:
 
     with _connected(url) as connection:
-        # A session lock: it outlives the commits below and ends with the connection.
-        connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": LOCK})
+        # A session lock: it outlives the commits below and ends with the connection. Waiting for it
+        # in a statement would hold a snapshot, for which a concurrent build of an index waits.
+        while not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": LOCK}):
+            connection.commit()
+            time.sleep(RETRY_SECONDS)
         connection.commit()
         revisions = _revisions_of(connection)
         unknown = revisions - our_revisions()

@@ -13,7 +13,9 @@ from sqlalchemy import (
     ColumnElement,
     and_,
     func,
+    literal,
     select,
+    true,
     tuple_,
     update,
 )
@@ -49,6 +51,27 @@ _WITH_RUN = approvals.join(
     and_(runs.c.tenant_id == approvals.c.tenant_id, runs.c.run_id == approvals.c.run_id),
 )
 _SHOWN = select(approvals, _OPEN.label("open")).select_from(_WITH_RUN)
+_RUN = (
+    select(literal(1))
+    .where(runs.c.tenant_id == approvals.c.tenant_id, runs.c.run_id == approvals.c.run_id, _CAN_END)
+    .correlate(approvals)
+    .offset(0)
+    .lateral("run")
+)
+_WAITING = (
+    select(approvals, true().label("open"))
+    .select_from(approvals.join(_RUN, true()))
+    .where(
+        approvals.c.decision.is_(None),
+        approvals.c.run_ended.is_not(True),
+        approvals.c.expires_at > func.statement_timestamp(),
+    )
+)
+"""Select the open questions in the order of their index.
+
+Their runs are looked up one by one, because Postgres would otherwise read and sort all questions:
+it expects that few of the runs have not ended.
+"""
 
 SUSPEND = """
 UPDATE runs SET status = CASE WHEN goes_on THEN 'queued' ELSE 'waiting' END, worker_id = NULL,
@@ -184,7 +207,7 @@ class PostgresApprovals:
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
         """Return a page of a tenant's open questions, oldest first."""
         order = (approvals.c.requested_at, approvals.c.run_id, approvals.c.approval_id)
-        query = _SHOWN.where(approvals.c.tenant_id == tenant, _OPEN)
+        query = _WAITING.where(approvals.c.tenant_id == tenant)
         if cursor is not None:
             query = query.where(tuple_(*order) > decode_cursor("approvals", cursor, _place_in))
         query = query.order_by(*order).limit(limit + 1)

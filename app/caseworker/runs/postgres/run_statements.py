@@ -290,6 +290,9 @@ WITH ended AS MATERIALIZED (
     INSERT INTO stored_runs (tenant_id, run_id, bytes)
     SELECT tenant_id, run_id, stored_bytes FROM finished
     ON CONFLICT (tenant_id, run_id) DO UPDATE SET bytes = excluded.bytes
+), unanswered AS (
+    UPDATE approvals a SET run_ended = true FROM finished
+    WHERE a.tenant_id = finished.tenant_id AND a.run_id = finished.run_id AND a.decision IS NULL
 ), {_ANNOUNCE_FINISHED}
 SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished,
     (SELECT caseworker_settle({_of_owned(_HOLD, "finished")})) AS settled

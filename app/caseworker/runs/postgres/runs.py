@@ -70,7 +70,7 @@ from caseworker.runs.postgres.rows import (
     new_run_to_json,
     run_from_row,
 )
-from caseworker.runs.postgres.run_listing import stoppable
+from caseworker.runs.postgres.run_listing import can_be_stopped, stoppable
 from caseworker.runs.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
@@ -205,16 +205,15 @@ class PostgresRuns(PostgresRunReader):
 
     async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
         """Return the oldest matching runs that have not ended and have no cancel request."""
-        query = stoppable(tenant, wanted).order_by(runs.c.created_at, runs.c.run_id)
         async with self._listing(tenant, wanted) as connection:
-            found = (await connection.execute(query.limit(wanted.limit))).scalars().all()
+            found = (await connection.execute(stoppable(tenant, wanted))).scalars().all()
         return [RunKey(tenant, run_id) for run_id in found]
 
     async def cancel_matching(
         self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
     ) -> CancelStatus | None:
         """Cancel a run, if :meth:`stoppable` would still return it; otherwise return None."""
-        locked = stoppable(key.tenant, wanted).where(of_run(runs, key))
+        locked = select(runs.c.run_id).where(of_run(runs, key), *can_be_stopped(key.tenant, wanted))
         async with transaction(self.engines.work) as connection:
             fits = await connection.execute(locked.with_for_update(key_share=True))
             if fits.one_or_none() is None:
