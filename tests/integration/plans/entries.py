@@ -1,26 +1,37 @@
-"""The entries of statements in ``statements.toml``, and the places in the code that send some."""
+"""The entries of all statements, their exceptions, and the functions whose code sends some.
+
+``statements.toml`` lists what each function of the service sends: the verb, and the tables and SQL
+functions in it. ``python -m tests.integration.plans`` writes it. ``exceptions.toml`` is written by
+hand.
+"""
 
 import ast
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final
 
 import psycopg
 
-from tests.integration.plans.probe import APP, CARRIERS, normal
+from tests.integration.plans.probe import APP, CARRIERS
 
-FILE = Path(__file__).with_name("statements.toml")
+STATEMENTS: Final = Path(__file__).with_name("statements.toml")
+EXCEPTIONS: Final = Path(__file__).with_name("exceptions.toml")
 
-_SENDS = frozenset({"execute", "exec_driver_sql", "scalar", "scalars", "read_row"})
+Entry = tuple[str, str]
+"""The function that sends a statement, and the summary of the statement."""
+
+LINE: Final = 120
+"""Longest line of an entry with several statements."""
+
+_SENDS: Final = frozenset({"execute", "exec_driver_sql", "scalar", "scalars", "read_row"})
 """Names of the functions that send statements."""
 
-_NAMES = """
-SELECT relname FROM pg_class
-WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') AND relname <> 'alembic_version'
+_NAMES: Final = """
+SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')
+    AND relname <> 'alembic_version'
 UNION SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace
 """
 
@@ -30,75 +41,88 @@ def names_of(connection: psycopg.Connection) -> frozenset[str]:
     return frozenset(name for (name,) in connection.execute(_NAMES).fetchall())
 
 
-def summary_of(statement: str, names: Set[str]) -> str:
+def entries_of(sent: Iterable[tuple[str, str]], names: Set[str]) -> Set[Entry]:
+    """Return the entries of statements; those that name no table or function have none."""
+    found = ((place, _summary(text, names)) for place, text in sent)
+    return {(place, summary) for place, summary in found if summary}
+
+
+def _summary(statement: str, names: Set[str]) -> str:
     """Return the verb of a statement and the tables and functions in it; empty if it has none."""
-    found = sorted(names & set(re.findall(r"\w+", statement)))
-    verb = re.search(r"\b(INSERT|UPDATE|DELETE)\b", re.sub(r"FOR (NO KEY )?UPDATE|DO UPDATE", "", statement))
-    return f"{verb[0] if verb else 'SELECT'} {', '.join(found)}" if found else ""
+    text = re.sub(r"'[^']*'|FOR (NO KEY )?UPDATE|DO UPDATE", "", statement)
+    named = sorted(names & set(re.findall(r"\w+", text)))
+    verb = re.search(r"\b(INSERT|UPDATE|DELETE)\b", text)
+    return f"{verb[0] if verb else 'SELECT'} {', '.join(named)}" if named else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """What a statement may read beyond the usual."""
+def written(sent: Iterable[tuple[str, str]], names: Set[str]) -> str:
+    """Return the content of ``statements.toml``."""
+    by_module: dict[str, dict[str, list[str]]] = {}
+    for place, summary in sorted(entries_of(sent, names)):
+        module = re.split(r"\.(?=_?[A-Z])|\.(?=\w+$)", place, maxsplit=1)[0]
+        by_module.setdefault(module, {}).setdefault(place[len(module) + 1 :], []).append(summary)
+    lines = ["# `python -m tests.integration.plans` writes this file."]
+    for module, functions in by_module.items():
+        lines += ["", f'["{module}"]']
+        for function, summaries in functions.items():
+            quoted = [f'"{each}"' for each in summaries]
+            line = f'"{function}" = [{", ".join(quoted)}]'
+            if len(line) > LINE:
+                line = "\n    ".join((f'"{function}" = [', *(f"{each}," for each in quoted)))
+                line += "\n]"
+            lines.append(line)
+    return "\n".join(lines) + "\n"
 
+
+def expected() -> Set[Entry]:
+    """Return the entries of ``statements.toml``."""
+    return {
+        (f"{module}.{function}", summary)
+        for module, functions in tomllib.loads(STATEMENTS.read_text()).items()
+        for function, summaries in functions.items()
+        for summary in summaries
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemption:
+    """What some statements may read beyond the usual, and why."""
+
+    place: str
+    """The function that sends them."""
+    reason: str
+    contains: str = ""
+    """A part of their text."""
     rows: int = 0
-    """Most rows that it may read on the large database."""
-    scans: frozenset[str] = frozenset()
-    """Tables that it may read sequentially."""
+    """Most rows that one may read on the large database."""
+    scans: list[str] = field(default_factory=list)
+    """Tables that they may read sequentially."""
+    finding: str = ""
+    """The finding that is to be resolved; without one, the exemption stays."""
 
 
-@dataclass(frozen=True)
-class Entries:
-    """The content of ``statements.toml``."""
-
-    statements: Mapping[str, list[str]]
-    """Summaries of the statements of each function."""
-    sometimes: Mapping[str, list[str]]
-    """Those that depend on the order of concurrent work."""
-    exceptions: list[Mapping[str, Any]]
-    unreached: Set[str]
-    """Functions that send statements outside of the routes and loops."""
-
-    @classmethod
-    def read(cls) -> Self:
-        """Read the file."""
-        found = tomllib.loads(FILE.read_text())
-        return cls(
-            found["statements"],
-            found["sometimes"],
-            found["exceptions"],
-            frozenset(found["unreached"]),
-        )
-
-    @cached_property
-    def always(self) -> Set[tuple[str, str]]:
-        """The statements that the scenario sends each time, as places and summaries."""
-        return _pairs(self.statements)
-
-    @cached_property
-    def all(self) -> Set[tuple[str, str]]:
-        """All statements, as places and summaries."""
-        return self.always | _pairs(self.sometimes)
-
-    def exception_of(self, place: str, statement: str) -> Allowance:
-        """Return what a statement may read."""
-        for each in self.exceptions:
-            if each["place"] == place and each.get("contains", "") in statement:
-                return Allowance(each.get("rows", 0), frozenset(each.get("scans", ())))
-        return Allowance()
+def exemptions() -> list[Exemption]:
+    """Return the exemptions from the usual bounds."""
+    return [Exemption(**each) for each in _exceptions()["reads"]]
 
 
-def _pairs(statements: Mapping[str, list[str]]) -> Set[tuple[str, str]]:
-    return {(place, each) for place, summaries in statements.items() for each in summaries}
+def unreached() -> Set[str]:
+    """Return the functions that send statements outside of all routes and loops."""
+    return set(_exceptions()["unreached"])
 
 
-def sites() -> Iterator[str]:
+def _exceptions() -> dict[str, Any]:
+    return tomllib.loads(EXCEPTIONS.read_text())
+
+
+def senders() -> Iterator[str]:
     """Yield the functions of the service whose code sends statements."""
     for path in sorted(APP.rglob("*.py")):
         source = path.read_text()
-        if re.search("psycopg|sqlalchemy|postgres", source) and not path.as_posix().endswith(CARRIERS):
-            within = ".".join(path.relative_to(APP).with_suffix("").parts)
-            yield from (f"{within}.{name}" for name in _senders(ast.parse(source), ()))
+        carries = path.as_posix().endswith(CARRIERS)
+        if not carries and re.search("psycopg|sqlalchemy|postgres", source):
+            module = ".".join(path.relative_to(APP).with_suffix("").parts)
+            yield from (f"{module}.{name}" for name in _senders(ast.parse(source), ()))
 
 
 def _senders(node: ast.AST, within: tuple[str, ...]) -> Iterator[str]:

@@ -45,9 +45,8 @@ _NEW: Final = {
     "expires_at": "now() + interval '60 days' + c.n * interval '1 minute'",
     "deadline": "now() + interval '60 days'",
 }
-_REQUEST = """CASE WHEN o.request #>> '{chat,thread_id}' IS NULL THEN o.request ELSE
-    jsonb_set(o.request, '{chat,thread_id}', to_jsonb((o.request #>> '{chat,thread_id}') || c.suffix))
-    END"""
+_REQUEST = """CASE WHEN o.request #>> '{chat,thread_id}' IS NULL THEN o.request ELSE jsonb_set(
+    o.request, '{chat,thread_id}', to_jsonb((o.request #>> '{chat,thread_id}') || c.suffix)) END"""
 _QUEUED_AT = """CASE WHEN o.finished_at IS NULL
     THEN now() + interval '60 days' + c.n * interval '1 minute' ELSE o.queued_at - c.earlier END"""
 
@@ -113,7 +112,7 @@ def fill(connection: psycopg.Connection, *, runs: int = RUNS) -> dict[str, int]:
     for table, columns in connection.execute(_TABLES).fetchall():
         if table not in _KEPT:
             connection.execute(_copy(table, dict(columns)))
-    connection.execute(_MORE)  # type: ignore[arg-type]
+    connection.execute(_MORE)
     connection.execute("VACUUM ANALYZE")
     names = connection.execute(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
@@ -130,7 +129,7 @@ def _copy(table: str, columns: dict[str, str]) -> sql.Composed:
     ).format(
         table=sql.Identifier(table),
         names=sql.SQL(", ").join(map(sql.Identifier, columns)),
-        values=sql.SQL(", ").join(map(sql.SQL, values)),  # type: ignore[arg-type]
+        values=sql.SQL(", ").join(map(sql.SQL, values)),
         origin=ORIGIN,
     )
 

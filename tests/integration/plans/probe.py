@@ -33,12 +33,20 @@ _READS_OR_WRITES = re.compile(r"\s*\(*\s*(SELECT|WITH|INSERT|UPDATE|DELETE|MERGE
 _KEEPS_LOCK = re.compile(r"pg_(try_)?advisory_(un)?lock(_shared)?\(", re.I)
 """Locks of a session, which a rollback does not release."""
 
+_BEGIN = {TransactionStatus.IDLE: "BEGIN", TransactionStatus.INTRANS: "SAVEPOINT probe"}
+_END = {
+    TransactionStatus.IDLE: "ROLLBACK",
+    TransactionStatus.INTRANS: "ROLLBACK TO probe; RELEASE probe",
+}
+
 _COUNTERS = """
 SELECT json_agg(json_build_array(coalesce(t.relname, c.relname), c.relkind,
     pg_stat_get_xact_numscans(c.oid), pg_stat_get_xact_tuples_returned(c.oid),
     pg_stat_get_xact_tuples_inserted(c.oid) + pg_stat_get_xact_tuples_updated(c.oid)
         + pg_stat_get_xact_tuples_deleted(c.oid)) ORDER BY c.oid)
-FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid LEFT JOIN pg_class t ON t.oid = i.indrelid
+FROM pg_class c
+LEFT JOIN pg_index i ON i.indexrelid = c.oid
+LEFT JOIN pg_class t ON t.oid = i.indrelid
 WHERE c.relkind IN ('r', 'i') AND c.relnamespace = 'public'::regnamespace
 """
 
@@ -70,17 +78,14 @@ class Probe:
 
     modes: Sequence[str] = ()
     """Modes of planning in which statements are also executed."""
-    most: int = 1
-    """How often a statement is explained."""
     explained: list[Explained] = field(default_factory=list)
     phase: str = "all"
-    """Statements are explained again in each phase, and not in an empty one."""
+    """A statement is explained once in each phase, and not in an empty one."""
     sent: set[tuple[str, str]] = field(default_factory=set)
     """All statements that were sent, by place and text."""
-    times: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """How often each statement was sent, by place, text and phase."""
     functions: set[str] = field(default_factory=set)
     """Functions of the service that sent statements of any kind."""
+    _done: set[tuple[str, str, str]] = field(default_factory=set)
     _numbers: Iterator[int] = field(default_factory=count)
 
     @contextmanager
@@ -97,7 +102,7 @@ class Probe:
                 yield from probe._explain(cursor, found, query, params)
             yield from sent(cursor, query, params, **options)
 
-        BaseCursor._execute_gen = execute  # type: ignore[method-assign]
+        BaseCursor._execute_gen = execute  # type: ignore[assignment,method-assign]
         try:
             yield self
         finally:
@@ -106,45 +111,31 @@ class Probe:
     def _explain(
         self, cursor: Any, place: str, query: Any, params: Any
     ) -> Generator[Any, Any, None]:
-        connection = cursor._conn
-        cursor._tx = Transformer(cursor)
+        connection, cursor._tx = cursor._conn, Transformer(cursor)
         converted = cursor._convert_query(query, params)
         text = normal(converted.query.decode())
+        status = connection.pgconn.transaction_status
         if not _READS_OR_WRITES.match(text):
             return
         self.sent.add((place, text))
-        times = self.times[place, text, self.phase] = (
-            self.times.get((place, text, self.phase), 0) + 1
-        )
-        if (
-            times > self.most
-            or not self.phase
-            or connection.pgconn.transaction_status
-            not in (
-                TransactionStatus.IDLE,
-                TransactionStatus.INTRANS,
-            )
-        ):
+        if not self.phase or (place, text, self.phase) in self._done or status not in _BEGIN:
             return
-        is_idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
-        session = _Session(connection, "BEGIN" if is_idle else "SAVEPOINT probe")
-        values = _literals(cursor, query, params)
-        executed = not _KEEPS_LOCK.search(text)
-        for mode in (yield from session.modes(self.modes)) if executed else ("",):
+        self._done.add((place, text, self.phase))
+        session, values = _Session(connection), _literals(cursor, query, params)
+        modes = ("",) if _KEEPS_LOCK.search(text) else (yield from session.modes(self.modes))
+        for mode in modes:
             name = f"probe_{next(self._numbers)}"
-            end = "ROLLBACK" if is_idle else "ROLLBACK TO probe; RELEASE probe"
-            yield from session.command(session.begin)
+            yield from session.command(_BEGIN[status])
             found = yield from session.explained(name, converted, values, mode)
-            yield from session.command(f"{end}; DEALLOCATE {name}")
+            yield from session.command(f"{_END[status]}; DEALLOCATE {name}")
             self.explained.append(Explained(self.phase, place, text, values, mode, **found))
 
 
 class _Session:
     """Statements of the probe on a connection of the service."""
 
-    def __init__(self, connection: Any, begin: str) -> None:
+    def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self.begin = begin
 
     def command(self, statement: str) -> Generator[Any, Any, Any]:
         """Execute SQL text; return the value of its last result."""

@@ -4,117 +4,52 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-
-import httpx
 
 from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.erasure.erasing import Erasing
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
 from caseworker.features.external.postgres import PostgresAttempts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import set_days
 from caseworker.main.deaths import Death, count_death
 from caseworker.main.doctor import _asked_of
 from caseworker.main.features import DROPS
 from caseworker.main.process import Process
-from caseworker.main.server import build_app
 from caseworker.models.ports import RateLimit
 from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.platform.caller import OPERATOR
 from caseworker.platform.code_table import ExecutedCode
 from caseworker.platform.postgres.connections import driver_url
+from caseworker.runs.ports import LateResult
 from caseworker.runs.postgres.workers import list_workers, request_drain
-from caseworker.settings.schema import Settings
+from caseworker.runs.run import RunKey
+from tests.integration.plans.probe import Probe
+from tests.integration.plans.world import (
+    LATER,
+    SAY,
+    SUM,
+    Json,
+    World,
+    graph,
+    opened,
+    settings_of,
+    tool,
+)
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.limits import patience
-from tests.support.stores import Oracle, eventually, open_oracle
-from tests.support.tenants import OPERATOR_KEY, Tenants
-from tests.support.webhook_receiver import FAILED, OK, Receiver, receiving
-
-Json = dict[str, Any]
-LATER = (datetime.now(UTC) + timedelta(days=60)).isoformat()
-
-
-def tool(step_id: str, name: str, **args: Any) -> Json:
-    """Return a step that calls a tool."""
-    return {"id": step_id, "type": "tool", "data": {"tool": name, "args": args}}
-
-
-def graph(*steps: Json) -> Json:
-    """Return a graph of steps that depend on nothing."""
-    return {"steps": list(steps), "edges": [], "max_parallel": 2}
-
-
-SUM = graph(tool("sum", "calculator", expression="6*7"))
-SAY = graph(tool("say", "respond", answer="Hello"))
-
-
-def settings_of(provider: FakeProvider, *, sweeps: bool) -> Settings:
-    """Return settings with short intervals, and models with a rate limit."""
-    model = {
-        "provider": "openai",
-        "base_url": provider.openai_url,
-        "model": "fake",
-        "requests_per_minute": 60_000,
-        "timeout_seconds": 60,
-        "price_per_million_in_usd": 1,
-        "price_per_million_out_usd": 2,
-    }
-    given: Json = {
-        "auth": {"bootstrap_key": OPERATOR_KEY},
-        "models": {"named": {"fake": model}, "small": {"use": "fake"}, "big": {"use": "fake"}},
-        "worker": {"heartbeat_seconds": 0.4, "stale_after_seconds": 2},
-        "cancellation": {"settle_seconds": 20},
-        "secrets": {"encryption_key": "k" * 32},
-        "verifier_thresholds": {"second_plan": "off"},
-        "webhooks": {"allow_http": True, "allow_private": True, "max_attempts": 1},
-        "retention": {"sweep_seconds": 2 if sweeps else 86_400, "snapshots_days": 3650},
-        "telemetry": {"metrics_key": OPERATOR_KEY, "metrics_labels": ["tenant", "agent"]},
-        "tools": {"plugins": ["tests.support.drawing_tool:DrawingTool"]},
-        "shutdown": {"grace_seconds": 0.2},
-    }
-    return Settings(**given)
-
-
-@asynccontextmanager
-async def opened(process: Process, requests: set[tuple[str, str]]) -> AsyncIterator[Tenants]:
-    """Open a process; requests are answered in this process, and added to ``requests``."""
-
-    async def note(request: httpx.Request) -> None:
-        requests.add((request.method, request.url.path))
-
-    app = build_app(process)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with (
-        process.opened(),
-        httpx.AsyncClient(
-            transport=transport,
-            base_url="http://localhost",
-            timeout=60,
-            event_hooks={"request": [note]},
-        ) as client,
-    ):
-        yield Tenants(client, app)
+from tests.support.stores import eventually, open_oracle
+from tests.support.tenants import OPERATOR_KEY
+from tests.support.webhook_receiver import FAILED, OK, receiving
 
 
 @dataclass(slots=True)
-class Scenario:
-    """The service as one process that executes runs and one that accepts them."""
-
-    url: str
-    worker: Tenants
-    api: Tenants
-    executing: Process
-    accepting: Process
-    provider: FakeProvider
-    receiver: Receiver
-    oracle: Oracle
-    requests: set[tuple[str, str]]
-    """Methods and paths of all requests."""
+class Scenario(World):
+    """The requests and the work."""
 
     async def of_tenant(self, tenant: str, *, erases: bool = True) -> None:
         """Send the requests of one tenant."""
@@ -134,64 +69,6 @@ class Scenario:
             *((self._erasures, self._retention) if erases else ()),
         ):
             await part(tenant)
-
-    async def ask(
-        self,
-        tenant: str,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        on: Tenants | None = None,
-        status: int | None = None,
-        **headers: str,
-    ) -> Any:
-        """Send a request that must succeed; return its document."""
-        answer = await (on or self.worker).ask(tenant, method, path, body, **headers)
-        expected = answer.is_success if status is None else answer.status_code == status
-        assert expected, f"{method} {path}: {answer.status_code} {answer.text[:500]}"
-        is_json = answer.headers.get("content-type", "").startswith("application/json")
-        return answer.json() if is_json and answer.content else answer
-
-    async def run(self, tenant: str, body: Json, *, status: str = "completed") -> str:
-        """Execute a run to its end; return its ID."""
-        found = await self.ask(tenant, "POST", "/runs", body, prefer="wait=60")
-        assert found["status"] == status, found
-        return str(found["run_id"])
-
-    async def ended(self, tenant: str, run_id: str) -> None:
-        """Wait until a run has ended."""
-
-        async def is_ended() -> bool:
-            return (await self.ask(tenant, "GET", f"/runs/{run_id}"))["finished_at"] is not None
-
-        await eventually(is_ended)
-
-    async def both_pages(self, tenant: str, path: str) -> None:
-        """Get the first two pages of a list."""
-        path += ("&" if "?" in path else "?") + "limit=1"
-        page = await self.ask(tenant, "GET", path)
-        assert page.get("next_cursor"), (path, page)
-        await self.ask(tenant, "GET", f"{path}&cursor={page['next_cursor']}")
-
-    def llm(self, prompt: str, **more: Any) -> Json:
-        """Return a graph that asks a model."""
-        return graph(
-            {
-                "id": "ask",
-                "type": "llm",
-                "data": {"prompt": prompt, "model": {"name": "fake"}, **more},
-            }
-        )
-
-    async def hanging(self, tenant: str, run_id: str, **more: Any) -> Json:
-        """Start a run whose model call hangs."""
-        prompt = f"Hang {tenant} {run_id}"
-        await self.provider.script(prompt, [Step(hang=True)], repeat_last=True)
-        body = {"kind": "graph", "graph": self.llm(prompt), "run_id": run_id, **more}
-        run: Json = await self.ask(tenant, "POST", "/runs", body)
-        await self.provider.wait_for_arrivals(1, prompt)
-        return run
 
     async def _definitions(self, tenant: str) -> None:
         ask = partial(self.ask, tenant)
@@ -287,13 +164,6 @@ class Scenario:
             "GET", "/runs?created_after=2020-01-01T00:00:00Z&created_before=2100-01-01T00:00:00Z"
         )
 
-    async def listed(self, tenant: str, query: str) -> None:
-        """Get the first two pages of a list of runs, if there are so many."""
-        page = await self.ask(tenant, "GET", f"/runs?limit=1&{query}")
-        assert page["runs"], query
-        if page.get("next_cursor"):
-            await self.ask(tenant, "GET", f"/runs?limit=1&{query}&cursor={page['next_cursor']}")
-
     async def _stops(self, tenant: str) -> None:
         ask = partial(self.ask, tenant)
         await ask("DELETE", "/runs/early?reason=changed")
@@ -385,6 +255,11 @@ class Scenario:
         await ask("POST", "/threads/talk/cancel")
         await self.ended(tenant, sent["run"]["run_id"])
         await self.provider.reset()
+        await self.provider.script("Cut here", [Step(text="One", finish_reason="length")])
+        sent = await ask("POST", path, {"content": "Cut here"})
+        await self.ended(tenant, sent["run"]["run_id"])
+        sent = await ask("POST", f"{path}/{sent['assistant']['message_id']}/continue")
+        await self.ended(tenant, sent["run"]["run_id"])
         for query in ("", "?tree=true", f"?leaf={ids[1]}"):
             await ask("GET", f"{path}{query}")
         await ask("GET", "/threads/talk")
@@ -457,9 +332,12 @@ class Scenario:
             "UPDATE schedules SET next_at = date_trunc('minute', now())"
             " WHERE tenant_id = %s AND cron LIKE '* %%'"
         )
-        jobs = "queue_name = 'schedules' AND args ->> 'tenant' = %s"
         await self.oracle.rows(due, tenant)
-        await self.oracle.rows(f"DELETE FROM procrastinate_jobs WHERE {jobs}", tenant)
+        await self.oracle.rows(
+            "DELETE FROM procrastinate_jobs"
+            " WHERE queue_name = 'schedules' AND args ->> 'tenant' = %s",
+            tenant,
+        )
 
         async def fired() -> bool:
             found = (await ask("GET", "/schedules?limit=100"))["schedules"]
@@ -470,7 +348,9 @@ class Scenario:
         first = (await ask("GET", "/schedules/replaces"))["last_run_id"]
         await self.oracle.rows(due, tenant)
         await self.oracle.rows(
-            f"UPDATE procrastinate_jobs SET scheduled_at = now() WHERE {jobs}", tenant
+            "UPDATE procrastinate_jobs SET scheduled_at = now()"
+            " WHERE queue_name = 'schedules' AND args ->> 'tenant' = %s",
+            tenant,
         )
         await self.ended(tenant, first)
         for name in ("skips", "replaces"):
@@ -518,7 +398,7 @@ class Scenario:
         operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
         quota = {
             "max_running": 50,
-            "max_queued": 1000,
+            "max_queued": 1_000_000,
             "max_runs_per_minute": 6000,
             "max_cost_usd_per_day": 1000,
             "max_cost_usd_per_month": 9000,
@@ -549,10 +429,11 @@ class Scenario:
         await self.ask(tenant, "POST", "/threads/talk/messages", {"content": "Refused"}, status=429)
         assert (await self.worker.client.delete(path, headers=operator)).is_success
         credentials = self.executing.services[PostgresMcpCredentials]
-        await credentials.put(tenant, "crm", {"authorization": "secret"})
+        body = {"headers": {"authorization": "secret"}}
+        await self.ask(tenant, "PUT", "/mcp-credentials/crm", body)
         await credentials.headers_of(tenant, "crm")
         await self.ask(tenant, "GET", "/mcp-credentials")
-        await credentials.delete(tenant, "crm")
+        await self.ask(tenant, "DELETE", "/mcp-credentials/crm")
 
     async def _keys(self, tenant: str) -> None:
         ask = partial(self.ask, tenant)
@@ -597,7 +478,8 @@ class Scenario:
             gone,
         )
         await self.replaced(
-            "UPDATE runs SET worker_id = %s WHERE tenant_id = %s AND run_id IN ('orphan', 'fenced')",
+            "UPDATE runs SET worker_id = %s"
+            " WHERE tenant_id = %s AND run_id IN ('orphan', 'fenced')",
             gone,
             tenant,
         )
@@ -643,17 +525,15 @@ class Scenario:
 
         await eventually(swept)
 
-    async def replaced(self, statement: str, *values: Any) -> None:
-        """Change rows without the triggers that guard them."""
-        await self.oracle.rows("SET session_replication_role = replica")
-        await self.oracle.rows(statement, *values)
-        await self.oracle.rows("SET session_replication_role = origin")
-
     async def of_operator(self) -> None:
         """Do what an operator does by commands, and erase a tenant."""
         pool = self.executing._engines.work
         await _asked_of(self.executing.settings, driver_url(self.url))
+        key = RunKey("small", "queued-by-name")
+        late = LateResult(key=key, fence=1, calls=(), usage={"tokens": 0})
+        await self.executing._store.late(late)
         await list_workers(pool)
+        await self.executing.services[PostgresQuotas].find()
         await request_drain(pool, "unknown")
         await self.run("doomed", {"kind": "graph", "graph": SUM})
         before = datetime(2020, 1, 1, tzinfo=UTC)
@@ -682,3 +562,12 @@ async def scenario(url: str, provider: FakeProvider) -> AsyncIterator[Scenario]:
     ):
         api.keys = worker.keys
         yield Scenario(url, worker, api, executing, accepting, provider, receiver, oracle, requests)
+
+
+async def play(told: Scenario, probe: Probe, *tenants: str) -> None:
+    """Explain what the service sends for some tenants and for the operator."""
+    for tenant in tenants:
+        probe.phase = tenant
+        await told.of_tenant(tenant)
+    probe.phase = "operator"
+    await told.of_operator()
