@@ -510,7 +510,10 @@ class Scenario(World):
             tenant,
         )
         await self.replaced(
-            "UPDATE audit SET at = now() - interval '1 year' WHERE tenant_id = %s", tenant
+            "UPDATE audit SET at = now() - interval '1 year' WHERE tenant_id = %s"
+            " AND entry_id <= (SELECT min(entry_id) + 5 FROM audit WHERE tenant_id = %s)",
+            tenant,
+            tenant,
         )
 
         async def swept() -> bool:
