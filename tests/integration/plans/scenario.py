@@ -160,6 +160,8 @@ class Scenario(World):
             *("metadata.source=mail&kind=case", "metadata.source=mail&status=completed"),
         ):
             await self.listed(tenant, query)
+        for query in ("status=failed&agent=clerk", "metadata.source=mail&kind=graph"):
+            await ask("GET", f"/runs?limit=1&{query}")  # few or no matches
         await ask(
             "GET", "/runs?created_after=2020-01-01T00:00:00Z&created_before=2100-01-01T00:00:00Z"
         )

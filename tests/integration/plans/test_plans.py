@@ -5,7 +5,6 @@ the connection that sends it, with its role, its settings and its parameters. ``
 has an entry for each, and ``exceptions.toml`` says which may read more rows, and why.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -63,9 +62,20 @@ def shown(each: Explained, scanned: Iterable[str]) -> str:
             f"  sequential scans: {', '.join(sorted(scanned)) or 'none'}",
             f"  {each.statement}",
             f"  parameters: {', '.join(each.parameters)[:2000]}",
-            f"  plan: {json.dumps(each.plan)[:6000]}",
+            *nodes(each.plan, "  "),
         )
     )
+
+
+def nodes(plan: Mapping[str, Any], indent: str) -> Iterator[str]:
+    """Yield a line for each node of a plan."""
+    names = ("Node Type", "Index Name", "Relation Name", "Function Name", "Index Cond", "Filter")
+    named = (str(plan[name]) for name in names if name in plan)
+    removed = plan.get("Rows Removed by Filter", 0)
+    rows = f"{plan['Actual Rows']} rows x {plan['Actual Loops']}, {removed} removed"
+    yield f"{indent}{' '.join(named)[:300]}: {rows}"
+    for each in plan.get("Plans", ()):
+        yield from nodes(each, indent + "  ")
 
 
 def unrequested(requests: Iterable[tuple[str, str]]) -> list[str]:
