@@ -1,7 +1,7 @@
 """The entries of all statements, their exceptions, and the functions whose code sends some.
 
-``statements.toml`` lists what each function of the service sends: the verb, and the tables and SQL
-functions in it. ``python -m tests.integration.plans`` writes it. ``exceptions.toml`` is written by
+``statements.toml`` lists the statements of each function of the service: the verb, and the tables
+and SQL functions in it. ``python -m tests.integration.plans`` writes it. ``exceptions.toml`` is written by
 hand.
 """
 

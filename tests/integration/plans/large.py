@@ -1,8 +1,8 @@
 """Fills a database with 100,000 runs, which are copies of the real runs of one tenant.
 
 Tenants are of very different sizes: ``large`` has most runs, ``small`` one copy of each, fifty
-others share the rest, and fifty may not start their queued runs. One thread is long. Each copy has
-IDs of its own, and is 25 minutes older than the one before.
+tenants share the rest, and fifty may not start their queued runs. One thread is long. Each copy has
+new IDs, and is 25 minutes older than the previous one.
 """
 
 from typing import Final

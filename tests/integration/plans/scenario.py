@@ -464,7 +464,7 @@ async def scenario(url: str, provider: FakeProvider) -> AsyncIterator[Scenario]:
 
 
 async def play(told: Scenario, probe: Probe, *tenants: str) -> None:
-    """Explain what the service sends for some tenants and for the operator."""
+    """Explain the statements of the service for some tenants and for the operator."""
     for tenant in tenants:
         probe.phase = tenant
         await told.of_tenant(tenant)

@@ -2,7 +2,7 @@
 
 A scenario drives every route and every loop of two real processes. Each statement is explained on
 the connection that sends it, with its role, its settings and its parameters. ``statements.toml``
-has an entry for each, and ``exceptions.toml`` says which may read more rows, and why.
+has an entry for each, and ``exceptions.toml`` lists those that may read more rows, with reasons.
 """
 
 import re
@@ -31,7 +31,7 @@ GROWING = frozenset({"runs", "calls", "events", "messages", "procrastinate_jobs"
 """Tables that no statement may read sequentially."""
 
 FREE_ROWS, ROWS_A_RESULT = 100, 20
-"""A statement may read this many rows, and so many more for each row that it returns or changes."""
+"""Rows that a statement may read, and further rows for each one that it returns or changes."""
 
 
 def sequential(plan: Mapping[str, Any]) -> frozenset[str]:

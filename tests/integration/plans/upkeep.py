@@ -1,4 +1,4 @@
-"""Work for recovery and retention, and what an operator does by commands."""
+"""Work for recovery and retention, and the commands of an operator."""
 
 import asyncio
 from dataclasses import dataclass
@@ -100,7 +100,7 @@ class Upkeep(World):
         await eventually(swept)
 
     async def of_operator(self) -> None:
-        """Do what an operator does by commands, and erase a tenant."""
+        """Run the functions behind the commands of an operator, and erase a tenant."""
         pool = self.executing._engines.work
         await _asked_of(self.executing.settings, driver_url(self.url))
         key = RunKey("small", "queued-by-name")

@@ -1,4 +1,4 @@
-"""Two processes of the service, and what the scenario needs to drive them."""
+"""Two processes of the service, and requests to them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -161,7 +161,7 @@ class World:
         return run
 
     async def listed(self, tenant: str, query: str) -> None:
-        """Get the first two pages of a list of runs, if there are so many."""
+        """Get the first page of a list of runs, and the second if there is one."""
         page = await self.ask(tenant, "GET", f"/runs?limit=1&{query}")
         assert page["runs"], query
         if page.get("next_cursor"):
