@@ -1,8 +1,8 @@
 """The entries of all statements, their exceptions, and the functions whose code sends some.
 
 ``statements.toml`` lists the statements of each function of the service: the verb, and the tables
-and SQL functions in it. ``python -m tests.integration.plans`` writes it. ``exceptions.toml`` is written by
-hand.
+and SQL functions in it. ``python -m tests.integration.plans`` writes it. ``exceptions.toml`` is
+written by hand.
 """
 
 import ast
