@@ -89,13 +89,15 @@ SELECT tenant_id, name, next_at FROM (
     WHERE next_at < statement_timestamp() - make_interval(secs => %s::float8)
     ORDER BY next_at
 ) due LEFT JOIN LATERAL (
-    SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = 'schedule/'
-        || due.tenant_id || '/' || due.name || '/' || extract(epoch FROM due.next_at)::bigint
+    SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ('schedule/'
+        || due.tenant_id || '/' || due.name || '/' || extract(epoch FROM due.next_at)::bigint)
+        COLLATE "default"
     LIMIT 1
 ) job ON true
 WHERE job.id IS NULL LIMIT 200
 """
-"""Find due schedules whose wake-up job was lost."""
+"""Find due schedules whose wake-up job was lost. With the collation of a schedule's name, the index
+of the locks would not be used."""
 
 _WHY_NOT: Mapping[type[Exception], str] = {
     QueueFullError: "The run queue is full.",

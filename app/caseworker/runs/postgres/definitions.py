@@ -53,13 +53,18 @@ _HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
 
 _CONTENTS_OF = text(
     """
-    SELECT kept.kind, kept.name, kept.version, definition
-    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(kind text, name text, version bigint)
-    JOIN definitions kept ON tenant_id = :tenant AND kept.kind = asked.kind
-        AND kept.name = asked.name COLLATE "C" AND kept.version = asked.version
-    WHERE definition IS NOT NULL
+    SELECT found.*
+    FROM json_to_recordset(CAST(:wanted AS json)) AS asked(kind text, name text, version bigint),
+    LATERAL (
+        SELECT kept.kind, kept.name, kept.version, definition FROM definitions kept
+        WHERE tenant_id = :tenant AND kept.kind = asked.kind
+            AND kept.name = asked.name COLLATE "C" AND kept.version = asked.version
+            AND definition IS NOT NULL
+        LIMIT 1
+    ) found
     """
 )
+"""A join of any number of references would read all definitions of the tenant."""
 
 _USERS_OF = text(
     """

@@ -1,0 +1,1 @@
+"""The plans of all statements that the service sends."""

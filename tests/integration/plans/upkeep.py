@@ -1,0 +1,122 @@
+"""Work for recovery and retention, and the commands of an operator."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from caseworker.features.access.postgres import PostgresKeys
+from caseworker.features.erasure.erasing import Erasing
+from caseworker.features.erasure.postgres import PostgresErasure, Subject
+from caseworker.features.external.postgres import PostgresAttempts
+from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.retention.postgres import set_days
+from caseworker.main.deaths import Death, count_death
+from caseworker.main.doctor import _asked_of
+from caseworker.main.features import DROPS
+from caseworker.models.ports import RateLimit
+from caseworker.models.provider_limits import PostgresProviderLimits
+from caseworker.platform.caller import OPERATOR
+from caseworker.platform.code_table import ExecutedCode
+from caseworker.platform.postgres.connections import driver_url
+from caseworker.runs.ports import LateResult
+from caseworker.runs.postgres.workers import list_workers, request_drain
+from caseworker.runs.run import RunKey
+from tests.integration.plans.world import (
+    SAY,
+    SUM,
+    World,
+)
+from tests.support.limits import patience
+from tests.support.stores import eventually
+
+
+@dataclass(slots=True)
+class Upkeep(World):
+    """Deaths of processes, old data, and the acts of an operator."""
+
+    async def lost(self, tenant: str) -> None:
+        """Let a run be taken from a process while its call is in flight, and a process die."""
+        await self.hanging(tenant, "fenced")
+        await self.replaced(
+            "UPDATE runs SET fence = fence + 1 WHERE tenant_id = %s AND run_id = 'fenced'", tenant
+        )
+        await self.provider.release()
+        await self.hanging(tenant, "orphan")
+        gone = f"gone-{tenant}"
+        await self.replaced(
+            "INSERT INTO workers (worker_id, beat_at, started_at)"
+            " VALUES (%s, now() - interval '1 h', now())",
+            gone,
+        )
+        await self.replaced(
+            "UPDATE runs SET worker_id = %s"
+            " WHERE tenant_id = %s AND run_id IN ('orphan', 'fenced')",
+            gone,
+            tenant,
+        )
+        death = Death(gone, "SIGSEGV", [ExecutedCode(tenant, "orphan", "f")])
+        await asyncio.to_thread(count_death, self.url, death, max_attempts=3, patience=patience())
+        await self.provider.release()
+        await self.provider.reset()
+        for name in ("orphan", "fenced"):
+            await self.ended(tenant, name)
+
+    async def expire(self, tenant: str) -> None:
+        """Let the sweep delete old data of each category."""
+        pool = self.executing._engines.work
+        for category in DROPS:
+            await set_days(pool, tenant, category, 300 if category == "runs" else 100)
+        for run_id, days in (("drawn", 200), ("forked", 400)):
+            await self.replaced(
+                "UPDATE runs SET finished_at = now() - make_interval(days => %s)"
+                " WHERE tenant_id = %s AND run_id = %s",
+                days,
+                tenant,
+                run_id,
+            )
+        await self.ask(tenant, "POST", "/threads", {"thread_id": "old", "graph": SAY})
+        await self.replaced(
+            "UPDATE threads SET created_at = now() - interval '1 year' WHERE tenant_id = %s"
+            " AND thread_id = 'old'",
+            tenant,
+        )
+        await self.replaced(
+            "UPDATE audit SET at = now() - interval '1 year' WHERE tenant_id = %s"
+            " AND entry_id <= (SELECT min(entry_id) + 5 FROM audit WHERE tenant_id = %s)",
+            tenant,
+            tenant,
+        )
+
+        async def swept() -> bool:
+            found = [
+                await self.worker.ask(tenant, "GET", path)
+                for path in ("/threads/old", "/runs/forked")
+            ]
+            artifacts = await self.worker.ask(tenant, "GET", "/runs/drawn/artifacts")
+            return [each.status_code for each in found] == [404, 404] and not artifacts.json()[
+                "artifacts"
+            ]
+
+        await eventually(swept)
+
+    async def of_operator(self) -> None:
+        """Run the functions behind the commands of an operator, and erase a tenant."""
+        pool = self.executing._engines.work
+        await _asked_of(self.executing.settings, driver_url(self.url))
+        key = RunKey("small", "queued-by-name")
+        late = LateResult(key=key, fence=1, calls=(), usage={"tokens": 0})
+        await self.executing._store.late(late)
+        await list_workers(pool)
+        await self.executing.services[PostgresQuotas].find()
+        await request_drain(pool, "unknown")
+        await self.run("doomed", {"kind": "graph", "graph": SUM})
+        before = datetime(2020, 1, 1, tzinfo=UTC)
+        await PostgresKeys(pool).revoke_all(OPERATOR, before=before, tenant="doomed", but=())
+        attempts = self.executing.services[PostgresAttempts]
+        await attempts.revoke_all(before=before, tenant="doomed")
+        limit = RateLimit(model="fake", requests_per_minute=60_000)
+        await PostgresProviderLimits(pool).leave(limit, "doomed")
+        await PostgresProviderLimits(pool).pause(limit, 0.1)
+        erasing = Erasing(PostgresErasure(pool), self.executing.runs)
+        await erasing.erase(Subject("doomed"), by="operator", tenant="doomed")
+        await self.hanging("small", "released")
