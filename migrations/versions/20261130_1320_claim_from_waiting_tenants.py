@@ -1,0 +1,355 @@
+"""Claim runs from a table of the tenants that wait, instead of searching all of them.
+
+``waiting_tenants`` says when a claim looks at a tenant. Triggers insert a row when a run is queued,
+and when a run ends or a quota changes while runs of the tenant are queued. A claim removes the rows
+of tenants that have no run to start.
+
+No waiting tenant is lost. A transaction that may let a run start holds a shared lock until its
+commit, and inserts a row if it sees none. A claim removes rows only under the exclusive lock, so it
+sees the effects of all such transactions. Neither side waits: without the shared lock a transaction
+inserts the row in any case, and without the exclusive lock a claim leaves it.
+
+The functions by which earlier releases claim runs do not use the table.
+
+Schedules are fired without jobs, so theirs are deleted. Processes of the previous release create
+them again for overdue schedules.
+
+Revision: 20261130_1320
+Revises: 20261130_0400
+"""
+
+from alembic import op
+
+revision = "20261130_1320"
+down_revision = "20261130_0400"
+branch_labels = None
+depends_on = None
+
+TABLES = (
+    """CREATE TABLE waiting_tenants (
+        tenant_id text NOT NULL,
+        due_at timestamptz NOT NULL,
+        seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+        PRIMARY KEY (tenant_id, due_at, seq)
+    ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500)""",
+    "CREATE INDEX waiting_tenants_next ON waiting_tenants (due_at, seq)",
+)
+"""A tenant may have several rows. The tenant with the earliest one was served longest ago."""
+
+LOCK = "(20261130, hashtext({tenant}) & 255)"
+"""Lock of a tenant. Tenants share 256 locks, so that no transaction needs more than these."""
+
+AWAIT_CLAIM = f"""
+CREATE FUNCTION caseworker_await_claim(tenant text, from_at timestamptz) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    now_at timestamptz := clock_timestamp();
+BEGIN
+    IF pg_try_advisory_xact_lock_shared{LOCK.format(tenant="tenant")} THEN
+        IF from_at > now_at THEN
+            PERFORM FROM waiting_tenants WHERE tenant_id = tenant AND due_at = from_at LIMIT 1;
+        ELSE
+            PERFORM FROM waiting_tenants WHERE tenant_id = tenant AND due_at <= now_at LIMIT 1;
+        END IF;
+        IF FOUND OR from_at IS NULL
+            AND NOT EXISTS (SELECT FROM runs WHERE tenant_id = tenant AND status = 'queued') THEN
+            RETURN;
+        END IF;
+    END IF;
+    INSERT INTO waiting_tenants (tenant_id, due_at) VALUES (tenant, greatest(from_at, now_at));
+END $$
+"""
+"""Lets claims look at a tenant from a time on; null means now, if any of its runs are queued."""
+
+OF_RUN = """
+CREATE FUNCTION caseworker_await_claim_of_run() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM caseworker_await_claim(
+        NEW.tenant_id, CASE WHEN NEW.status = 'queued' THEN NEW.queued_at END);
+    RETURN NULL;
+END $$
+"""
+
+OF_QUOTA = """
+CREATE FUNCTION caseworker_await_claim_of_quota() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM caseworker_await_claim(coalesce(NEW.tenant_id, OLD.tenant_id), NULL);
+    RETURN NULL;
+END $$
+"""
+
+TRIGGERS = (
+    """CREATE TRIGGER runs_await_first_claim AFTER INSERT ON runs FOR EACH ROW
+    WHEN (NEW.status = 'queued') EXECUTE FUNCTION caseworker_await_claim_of_run()""",
+    """CREATE TRIGGER runs_await_claim AFTER UPDATE OF status, queued_at ON runs FOR EACH ROW
+    WHEN (NEW.status <> 'running') EXECUTE FUNCTION caseworker_await_claim_of_run()""",
+    """CREATE TRIGGER quotas_await_claim AFTER INSERT OR UPDATE OR DELETE ON quotas FOR EACH ROW
+    EXECUTE FUNCTION caseworker_await_claim_of_quota()""",
+)
+
+AWAIT_CLAIMS = """
+CREATE FUNCTION caseworker_await_claims() RETURNS void LANGUAGE sql AS $$
+    WITH RECURSIVE tenants AS (
+        (SELECT tenant_id FROM runs WHERE status = 'queued' ORDER BY tenant_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT r.tenant_id FROM runs r
+            WHERE r.status = 'queued' AND r.tenant_id > t.tenant_id
+            ORDER BY r.tenant_id LIMIT 1)
+        FROM tenants t WHERE t.tenant_id IS NOT NULL
+    )
+    SELECT caseworker_await_claim(tenant_id, NULL) FROM tenants WHERE tenant_id IS NOT NULL
+$$
+"""
+"""Lets claims look at all tenants with queued runs, for example after the configured quota was
+changed."""
+
+QUEUED = "r.tenant_id = t.tenant_id AND r.status = 'queued'"
+NEEDS_NO_KEY = "(r.concurrency_key IS NULL OR r.started_at IS NOT NULL)"
+OF_KEYS = "r.concurrency_key IS NOT NULL"
+READY = """(only_run IS NULL OR r.run_id = only_run) AND r.queued_at <= now_at
+                AND (r.deadline IS NULL OR r.deadline > now_at)
+                AND (reserves OR r.reserved_cost_usd IS DISTINCT FROM 0)
+                AND r.tenant_id || E'\\n' || r.run_id <> ALL(busy)
+                AND (suspects IS NULL OR suspects = EXISTS (
+                    SELECT FROM deaths d WHERE d.tenant_id = r.tenant_id AND d.run_id = r.run_id
+                        AND d.suspect))"""
+HELD = """(SELECT count(*) FROM runs held WHERE held.tenant_id = t.tenant_id
+                    AND held.concurrency_key = r.concurrency_key
+                    AND held.started_at IS NOT NULL AND held.finished_at IS NULL)"""
+IN_ORDER = "ORDER BY r.priority DESC, r.queued_at LIMIT"
+
+HEAD = f"""
+            (SELECT r.* FROM (SELECT r.* FROM runs r WHERE {QUEUED} {IN_ORDER} 100) r
+            WHERE {READY} AND ({NEEDS_NO_KEY} OR {HELD} < r.concurrency_limit)
+            {IN_ORDER} 1)
+            UNION ALL
+            (WITH RECURSIVE keys AS (
+                (SELECT r.concurrency_key, r.concurrency_limit FROM runs r
+                WHERE {QUEUED} AND {OF_KEYS} ORDER BY 1, 2 LIMIT 1)
+                UNION ALL
+                SELECT following.* FROM keys k, LATERAL (
+                    SELECT r.concurrency_key, r.concurrency_limit FROM runs r
+                    WHERE {QUEUED} AND {OF_KEYS} AND (r.concurrency_key, r.concurrency_limit)
+                        > (k.concurrency_key, k.concurrency_limit)
+                    ORDER BY 1, 2 LIMIT 1
+                ) following
+            ), priorities AS (
+                (SELECT r.priority FROM runs r WHERE {QUEUED} AND {NEEDS_NO_KEY}
+                ORDER BY 1 DESC LIMIT 1)
+                UNION ALL
+                SELECT lower.* FROM priorities p, LATERAL (
+                    SELECT r.priority FROM runs r
+                    WHERE {QUEUED} AND {NEEDS_NO_KEY} AND r.priority < p.priority
+                    ORDER BY 1 DESC LIMIT 1
+                ) lower
+            )
+            SELECT r.* FROM (
+                (SELECT first.* FROM priorities p, LATERAL (
+                    SELECT r.* FROM runs r
+                    WHERE {QUEUED} AND {READY} AND {NEEDS_NO_KEY} AND r.priority = p.priority
+                    ORDER BY r.queued_at LIMIT 1
+                ) first LIMIT 1)
+                UNION ALL
+                SELECT first.* FROM (
+                    SELECT * FROM keys r WHERE {HELD} < r.concurrency_limit
+                ) free, LATERAL (
+                    SELECT r.* FROM runs r
+                    WHERE {QUEUED} AND {READY} AND r.started_at IS NULL
+                        AND r.concurrency_key = free.concurrency_key
+                        AND r.concurrency_limit = free.concurrency_limit
+                    {IN_ORDER} 1
+                ) first
+            ) r {IN_ORDER} 1)"""
+"""The run of a tenant that is next.
+
+The first part checks the first 100 queued runs; the second part runs only if it finds none.
+"""
+
+NEXT = f"""LEFT JOIN quotas q ON q.tenant_id = t.tenant_id
+        CROSS JOIN LATERAL (SELECT CASE WHEN q.tenant_id IS NULL THEN usual_max_running
+            ELSE q.max_running END AS runs) most
+        CROSS JOIN LATERAL (SELECT count(*) AS runs FROM runs r
+            WHERE r.tenant_id = t.tenant_id AND r.status = 'running' AND r.request IS NOT NULL
+        ) running
+        LEFT JOIN LATERAL (
+            SELECT r.run_id, r.queued_at, r.concurrency_key, r.concurrency_limit, r.started_at
+            FROM ({HEAD}
+            ) r WHERE most.runs IS NULL OR running.runs < most.runs LIMIT 1
+        ) head ON true"""
+"""Joins the limit of each tenant ``t``, its running runs, and the run that is next, if any."""
+
+LOOKED_AT = 16
+"""Number of tenants among which a claim chooses. The one served longest ago is the first."""
+
+CLAIM = f"""
+CREATE OR REPLACE FUNCTION caseworker_claim(
+    worker text, usual_max_running integer, only_tenant text, only_run text, excluded text[],
+    reserves boolean, suspects boolean
+) RETURNS SETOF runs LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    next record;
+    busy text[] := '{{}}';
+    met text[] := '{{}}';
+    locked text[] := excluded;
+    blocked text[] := '{{}}';
+    keeps_one boolean := false;
+    any_tenant boolean := only_tenant IS NULL AND suspects IS NOT TRUE;
+    attempts integer := 0;
+    after_at timestamptz := '-infinity';
+    after_seq bigint := 0;
+    looked_at timestamptz;
+    now_at timestamptz := clock_timestamp();
+BEGIN
+    WHILE attempts < 50 LOOP
+        SELECT t.tenant_id, head.*, most.runs AS most, count(*) OVER () AS tenants,
+            array_agg(t.tenant_id) FILTER (WHERE head.run_id IS NULL) OVER () AS blocked,
+            first_value(t.due_at) OVER last_first AS last_at,
+            first_value(t.seq) OVER last_first AS last_seq
+        INTO next FROM (
+            SELECT only_tenant AS tenant_id, NULL::timestamptz AS due_at, NULL::bigint AS seq
+            WHERE only_tenant IS NOT NULL AND only_tenant <> ALL(locked)
+            UNION ALL
+            SELECT DISTINCT d.tenant_id, NULL::timestamptz, NULL::bigint
+            FROM deaths d JOIN runs r USING (tenant_id, run_id)
+            WHERE only_tenant IS NULL AND suspects AND d.suspect AND r.status = 'queued'
+                AND d.tenant_id <> ALL(locked)
+            UNION ALL
+            (SELECT w.tenant_id, w.due_at, w.seq FROM waiting_tenants w
+            WHERE any_tenant AND w.due_at <= now_at AND (w.due_at, w.seq) > (after_at, after_seq)
+                AND w.tenant_id <> ALL(locked)
+            ORDER BY w.due_at, w.seq LIMIT {LOOKED_AT})
+        ) t {NEXT}
+        WINDOW last_first AS (ORDER BY t.due_at DESC, t.seq DESC)
+        ORDER BY head.run_id IS NULL,
+            running.runs + cardinality(array_positions(met, t.tenant_id)), t.due_at, t.seq,
+            head.queued_at
+        LIMIT 1;
+        blocked := blocked || next.blocked;
+        IF next.run_id IS NULL AND next.tenants = {LOOKED_AT} AND any_tenant THEN
+            after_at := next.last_at;
+            after_seq := next.last_seq;
+            CONTINUE;
+        END IF;
+        attempts := attempts + 1;
+        IF next.run_id IS NULL THEN
+            looked_at := now_at;
+            now_at := clock_timestamp();
+            after_at := '-infinity';
+            EXIT WHEN NOT EXISTS (SELECT FROM runs WHERE status = 'queued'
+                AND queued_at > looked_at AND queued_at <= now_at);
+            CONTINUE;
+        END IF;
+        busy := busy || (next.tenant_id || E'\\n' || next.run_id);
+        met := met || next.tenant_id;
+        IF next.most IS NOT NULL OR next.concurrency_key IS NOT NULL THEN
+            IF keeps_one THEN
+                IF NOT pg_try_advisory_xact_lock(hashtextextended(next.tenant_id, 2)) THEN
+                    locked := locked || next.tenant_id;
+                    CONTINUE;
+                END IF;
+            ELSE
+                PERFORM pg_advisory_xact_lock(hashtextextended(next.tenant_id, 2));
+                keeps_one := true;
+            END IF;
+            CONTINUE WHEN next.most <= (SELECT count(*) FROM runs
+                WHERE tenant_id = next.tenant_id AND status = 'running' AND request IS NOT NULL);
+            CONTINUE WHEN next.started_at IS NULL AND next.concurrency_limit <= (
+                SELECT count(*) FROM runs WHERE tenant_id = next.tenant_id
+                    AND concurrency_key = next.concurrency_key
+                    AND started_at IS NOT NULL AND finished_at IS NULL);
+        END IF;
+        PERFORM FROM runs WHERE tenant_id = next.tenant_id AND run_id = next.run_id
+            AND status = 'queued' FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        RETURN QUERY UPDATE runs SET status = 'running', worker_id = worker, fence = fence + 1,
+            attempts = runs.attempts + 1, claimed_at = now_at,
+            started_at = coalesce(started_at, now_at)
+        WHERE tenant_id = next.tenant_id AND run_id = next.run_id AND status = 'queued'
+        RETURNING runs.*;
+        IF NOT EXISTS (SELECT FROM runs WHERE tenant_id = next.tenant_id AND status = 'queued')
+        THEN
+            blocked := blocked || next.tenant_id;
+        ELSIF any_tenant AND next.tenants > 1 THEN
+            WITH served AS (
+                DELETE FROM waiting_tenants WHERE (tenant_id, due_at, seq) IN (
+                    SELECT tenant_id, due_at, seq FROM waiting_tenants
+                    WHERE tenant_id = next.tenant_id AND due_at <= now_at FOR UPDATE SKIP LOCKED
+                ) RETURNING tenant_id
+            )
+            INSERT INTO waiting_tenants (tenant_id, due_at)
+            SELECT tenant_id, clock_timestamp() FROM served LIMIT 1;
+        END IF;
+        EXIT;
+    END LOOP;
+    IF NOT any_tenant OR NOT reserves OR blocked = '{{}}' THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(tenant_id) INTO blocked
+    FROM (SELECT DISTINCT unnest(blocked) AS tenant_id) t
+    WHERE pg_try_advisory_xact_lock{LOCK.format(tenant="tenant_id")};
+    busy := '{{}}';
+    now_at := clock_timestamp();
+    DELETE FROM waiting_tenants WHERE (tenant_id, due_at, seq) IN (
+        SELECT w.tenant_id, w.due_at, w.seq
+        FROM (SELECT unnest(blocked) AS tenant_id) t {NEXT}
+        JOIN waiting_tenants w ON w.tenant_id = t.tenant_id AND w.due_at <= now_at
+        WHERE head.run_id IS NULL FOR UPDATE OF w SKIP LOCKED
+    );
+END $$
+"""
+"""Claims the next run of the tenant with the fewest running runs, among those served longest ago.
+
+The claim then looks at the tenant again after all others, unless no other tenant waits. It removes
+the tenants that it met without a run to start, in one statement: the rows to remove and the runs of
+their tenants are read in one snapshot.
+"""
+
+INDEXES = (
+    """CREATE INDEX procrastinate_jobs_at_once ON procrastinate_jobs (queue_name, id)
+    WHERE status = 'todo' AND scheduled_at IS NULL""",
+    """CREATE INDEX procrastinate_jobs_at_a_time ON procrastinate_jobs (queue_name, scheduled_at)
+    WHERE status = 'todo' AND scheduled_at IS NOT NULL""",
+    "CREATE INDEX deaths_suspects ON deaths (tenant_id, run_id) WHERE suspect",
+)
+
+DROP_JOBS = "DELETE FROM procrastinate_jobs WHERE queue_name = 'schedules' AND status = 'todo'"
+
+CLAIM_BEFORE = """
+DO $do$ BEGIN EXECUTE (
+    SELECT replace(replace(text, $b$reserves boolean$b$, $a$reserves boolean, suspects boolean$a$),
+        $b$r.queued_at <= now_at$b$,
+        $a$r.queued_at <= now_at AND (suspects IS NULL OR suspects = EXISTS (
+            SELECT FROM deaths d WHERE d.tenant_id = r.tenant_id AND d.run_id = r.run_id
+                AND d.suspect))$a$)
+    FROM pg_get_functiondef(
+        'caseworker_claim(text, integer, text, text, text[], boolean)'::regprocedure
+    ) AS function(text)
+); END $do$
+"""
+"""Defines the function as revision 20261130_0400 does."""
+
+
+def upgrade() -> None:
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    for statement in (*TABLES, AWAIT_CLAIM, OF_RUN, OF_QUOTA, *TRIGGERS, AWAIT_CLAIMS):
+        op.execute(statement)
+    # The triggers block writes to runs until the commit, so no queued run is missed.
+    op.execute("SELECT caseworker_await_claims()")
+    op.execute(CLAIM)
+    for index in INDEXES:
+        op.execute(index)
+    op.execute(DROP_JOBS)
+    op.execute("SELECT caseworker_keep_tenants_apart()")
+
+
+def downgrade() -> None:
+    op.execute("SET LOCAL lock_timeout = '5s'")
+    op.execute(CLAIM_BEFORE)
+    op.execute("DROP TRIGGER quotas_await_claim ON quotas")
+    op.execute("DROP TRIGGER runs_await_claim ON runs")
+    op.execute("DROP TRIGGER runs_await_first_claim ON runs")
+    for function in ("s()", "_of_quota()", "_of_run()", "(text, timestamptz)"):
+        op.execute(f"DROP FUNCTION caseworker_await_claim{function}")
+    op.execute("DROP TABLE waiting_tenants")
+    for index in ("procrastinate_jobs_at_once", "procrastinate_jobs_at_a_time", "deaths_suspects"):
+        op.execute(f"DROP INDEX {index}")
