@@ -39,6 +39,13 @@ TABLES = (
 LOCK = "(20261130, hashtext({tenant}) & 255)"
 """Lock of a tenant. Tenants share 256 locks, so that no transaction needs more than these."""
 
+HAS = "r.tenant_id = {tenant} AND r.status BETWEEN '{status}' AND '{status}' AND r.request IS NOT NULL"
+"""Runs of a tenant with a status. No partial index is for such a condition, so that the plan reads
+``runs_by_status`` and no runs of other tenants, however few runs there were when it was made."""
+
+DUE = "w.tenant_id = {tenant} AND (w.tenant_id, w.due_at) <= ({tenant}, now_at)"
+"""Rows of a tenant that are due, read from the primary key, and not from the index of all times."""
+
 AWAIT_CLAIM = f"""
 CREATE FUNCTION caseworker_await_claim(tenant text, from_at timestamptz) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off AS $$
@@ -49,10 +56,11 @@ BEGIN
         IF from_at > now_at THEN
             PERFORM FROM waiting_tenants WHERE tenant_id = tenant AND due_at = from_at LIMIT 1;
         ELSE
-            PERFORM FROM waiting_tenants WHERE tenant_id = tenant AND due_at <= now_at LIMIT 1;
+            PERFORM FROM waiting_tenants w WHERE {DUE.format(tenant="tenant")} LIMIT 1;
         END IF;
         IF FOUND OR from_at IS NULL
-            AND NOT EXISTS (SELECT FROM runs WHERE tenant_id = tenant AND status = 'queued') THEN
+            AND NOT EXISTS (SELECT FROM runs r WHERE {HAS.format(tenant="tenant", status="queued")})
+        THEN
             RETURN;
         END IF;
     END IF;
@@ -169,10 +177,11 @@ NEXT = f"""LEFT JOIN quotas q ON q.tenant_id = t.tenant_id
         CROSS JOIN LATERAL (SELECT CASE WHEN q.tenant_id IS NULL THEN usual_max_running
             ELSE q.max_running END AS runs) most
         CROSS JOIN LATERAL (SELECT count(*) AS runs FROM runs r
-            WHERE r.tenant_id = t.tenant_id AND r.status = 'running' AND r.request IS NOT NULL
+            WHERE {HAS.format(tenant="t.tenant_id", status="running")}
         ) running
         LEFT JOIN LATERAL (
-            SELECT r.run_id, r.queued_at, r.concurrency_key, r.concurrency_limit, r.started_at
+            SELECT r.run_id, r.priority, r.queued_at, r.concurrency_key, r.concurrency_limit,
+                r.started_at
             FROM ({HEAD}
             ) r WHERE most.runs IS NULL OR running.runs < most.runs LIMIT 1
         ) head ON true"""
@@ -185,101 +194,123 @@ CLAIM = f"""
 CREATE OR REPLACE FUNCTION caseworker_claim(
     worker text, usual_max_running integer, only_tenant text, only_run text, excluded text[],
     reserves boolean, suspects boolean
-) RETURNS SETOF runs LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS SETOF runs LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     next record;
+    chosen text;
     busy text[] := '{{}}';
     met text[] := '{{}}';
     locked text[] := excluded;
     blocked text[] := '{{}}';
     keeps_one boolean := false;
     any_tenant boolean := only_tenant IS NULL AND suspects IS NOT TRUE;
-    attempts integer := 0;
+    tenants integer;
+    looks integer := 0;
     after_at timestamptz := '-infinity';
     after_seq bigint := 0;
+    last_at timestamptz;
+    last_seq bigint;
     looked_at timestamptz;
     now_at timestamptz := clock_timestamp();
 BEGIN
-    WHILE attempts < 50 LOOP
-        SELECT t.tenant_id, head.*, most.runs AS most, count(*) OVER () AS tenants,
-            array_agg(t.tenant_id) FILTER (WHERE head.run_id IS NULL) OVER () AS blocked,
-            first_value(t.due_at) OVER last_first AS last_at,
-            first_value(t.seq) OVER last_first AS last_seq
-        INTO next FROM (
-            SELECT only_tenant AS tenant_id, NULL::timestamptz AS due_at, NULL::bigint AS seq
-            WHERE only_tenant IS NOT NULL AND only_tenant <> ALL(locked)
-            UNION ALL
-            SELECT DISTINCT d.tenant_id, NULL::timestamptz, NULL::bigint
-            FROM deaths d JOIN runs r USING (tenant_id, run_id)
-            WHERE only_tenant IS NULL AND suspects AND d.suspect AND r.status = 'queued'
-                AND d.tenant_id <> ALL(locked)
-            UNION ALL
-            (SELECT w.tenant_id, w.due_at, w.seq FROM waiting_tenants w
-            WHERE any_tenant AND w.due_at <= now_at AND (w.due_at, w.seq) > (after_at, after_seq)
-                AND w.tenant_id <> ALL(locked)
-            ORDER BY w.due_at, w.seq LIMIT {LOOKED_AT})
-        ) t {NEXT}
-        WINDOW last_first AS (ORDER BY t.due_at DESC, t.seq DESC)
-        ORDER BY head.run_id IS NULL,
-            running.runs + cardinality(array_positions(met, t.tenant_id)), t.due_at, t.seq,
-            head.queued_at
-        LIMIT 1;
-        blocked := blocked || next.blocked;
-        IF next.run_id IS NULL AND next.tenants = {LOOKED_AT} AND any_tenant THEN
-            after_at := next.last_at;
-            after_seq := next.last_seq;
+    <<looking>> WHILE looks < 50 LOOP
+        tenants := 0;
+        chosen := NULL;
+        FOR next IN
+            SELECT t.*, head.*, most.runs AS most, count(*) OVER () AS tenants FROM (
+                SELECT only_tenant AS tenant_id, NULL::timestamptz AS due_at, NULL::bigint AS seq
+                WHERE only_tenant IS NOT NULL AND only_tenant <> ALL(locked)
+                UNION ALL
+                SELECT DISTINCT d.tenant_id, NULL::timestamptz, NULL::bigint
+                FROM deaths d JOIN runs r USING (tenant_id, run_id)
+                WHERE only_tenant IS NULL AND suspects AND d.suspect AND r.status = 'queued'
+                    AND d.tenant_id <> ALL(locked)
+                UNION ALL
+                (SELECT w.tenant_id, w.due_at, w.seq FROM waiting_tenants w
+                WHERE any_tenant AND w.due_at <= now_at AND w.tenant_id <> ALL(locked)
+                    AND (w.due_at, w.seq) > (after_at, after_seq)
+                ORDER BY w.due_at, w.seq LIMIT {LOOKED_AT})
+            ) t {NEXT}
+            ORDER BY head.run_id IS NOT NULL,
+                CASE WHEN head.run_id IS NOT NULL
+                    THEN running.runs + cardinality(array_positions(met, t.tenant_id)) END,
+                t.due_at, t.seq, head.queued_at
+        LOOP
+            tenants := next.tenants;
+            IF next.run_id IS NULL THEN
+                blocked := blocked || next.tenant_id;
+                last_at := next.due_at;
+                last_seq := next.seq;
+                CONTINUE;
+            END IF;
+            chosen := next.run_id;
+            busy := busy || (next.tenant_id || E'\n' || chosen);
+            met := met || next.tenant_id;
+            IF next.most IS NOT NULL OR next.concurrency_key IS NOT NULL THEN
+                IF keeps_one THEN
+                    IF NOT pg_try_advisory_xact_lock(hashtextextended(next.tenant_id, 2)) THEN
+                        locked := locked || next.tenant_id;
+                        CONTINUE;
+                    END IF;
+                ELSE
+                    PERFORM pg_advisory_xact_lock(hashtextextended(next.tenant_id, 2));
+                    keeps_one := true;
+                END IF;
+                CONTINUE WHEN next.most <= (SELECT count(*) FROM runs r
+                    WHERE {HAS.format(tenant="next.tenant_id", status="running")});
+                CONTINUE WHEN next.started_at IS NULL AND next.concurrency_limit <= (
+                    SELECT count(*) FROM runs WHERE tenant_id = next.tenant_id
+                        AND concurrency_key = next.concurrency_key
+                        AND started_at IS NOT NULL AND finished_at IS NULL);
+            END IF;
+            PERFORM FROM runs WHERE tenant_id = next.tenant_id AND run_id = chosen
+                AND status = 'queued' FOR NO KEY UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                CONTINUE WHEN tenants > 1 OR next.concurrency_key IS NOT NULL;
+                SELECT r.run_id INTO chosen FROM runs r
+                WHERE r.tenant_id = next.tenant_id AND r.status = 'queued' AND {NEEDS_NO_KEY}
+                    AND r.priority = next.priority AND r.queued_at >= next.queued_at AND {READY}
+                ORDER BY r.queued_at LIMIT 1 FOR NO KEY UPDATE OF r SKIP LOCKED;
+                IF NOT FOUND THEN
+                    chosen := next.run_id;
+                    CONTINUE;
+                END IF;
+            END IF;
+            RETURN QUERY UPDATE runs SET status = 'running', worker_id = worker,
+                fence = fence + 1, attempts = attempts + 1, claimed_at = now_at,
+                started_at = coalesce(started_at, now_at)
+            WHERE tenant_id = next.tenant_id AND run_id = chosen AND status = 'queued'
+            RETURNING runs.*;
+            IF NOT EXISTS (SELECT FROM runs r
+                WHERE {HAS.format(tenant="next.tenant_id", status="queued")})
+            THEN
+                blocked := blocked || next.tenant_id;
+            ELSIF any_tenant AND tenants > 1 THEN
+                WITH served AS (
+                    DELETE FROM waiting_tenants WHERE (tenant_id, due_at, seq) IN (
+                        SELECT w.tenant_id, w.due_at, w.seq FROM waiting_tenants w
+                        WHERE {DUE.format(tenant="next.tenant_id")} FOR UPDATE SKIP LOCKED
+                    ) RETURNING tenant_id
+                )
+                INSERT INTO waiting_tenants (tenant_id, due_at)
+                SELECT tenant_id, clock_timestamp() FROM served LIMIT 1;
+            END IF;
+            EXIT looking;
+        END LOOP;
+        IF chosen IS NULL AND tenants = {LOOKED_AT} AND any_tenant THEN
+            after_at := last_at;
+            after_seq := last_seq;
             CONTINUE;
         END IF;
-        attempts := attempts + 1;
-        IF next.run_id IS NULL THEN
+        looks := looks + 1;
+        IF chosen IS NULL THEN
             looked_at := now_at;
             now_at := clock_timestamp();
             after_at := '-infinity';
             EXIT WHEN NOT EXISTS (SELECT FROM runs WHERE status = 'queued'
                 AND queued_at > looked_at AND queued_at <= now_at);
-            CONTINUE;
         END IF;
-        busy := busy || (next.tenant_id || E'\\n' || next.run_id);
-        met := met || next.tenant_id;
-        IF next.most IS NOT NULL OR next.concurrency_key IS NOT NULL THEN
-            IF keeps_one THEN
-                IF NOT pg_try_advisory_xact_lock(hashtextextended(next.tenant_id, 2)) THEN
-                    locked := locked || next.tenant_id;
-                    CONTINUE;
-                END IF;
-            ELSE
-                PERFORM pg_advisory_xact_lock(hashtextextended(next.tenant_id, 2));
-                keeps_one := true;
-            END IF;
-            CONTINUE WHEN next.most <= (SELECT count(*) FROM runs
-                WHERE tenant_id = next.tenant_id AND status = 'running' AND request IS NOT NULL);
-            CONTINUE WHEN next.started_at IS NULL AND next.concurrency_limit <= (
-                SELECT count(*) FROM runs WHERE tenant_id = next.tenant_id
-                    AND concurrency_key = next.concurrency_key
-                    AND started_at IS NOT NULL AND finished_at IS NULL);
-        END IF;
-        PERFORM FROM runs WHERE tenant_id = next.tenant_id AND run_id = next.run_id
-            AND status = 'queued' FOR NO KEY UPDATE SKIP LOCKED;
-        CONTINUE WHEN NOT FOUND;
-        RETURN QUERY UPDATE runs SET status = 'running', worker_id = worker, fence = fence + 1,
-            attempts = runs.attempts + 1, claimed_at = now_at,
-            started_at = coalesce(started_at, now_at)
-        WHERE tenant_id = next.tenant_id AND run_id = next.run_id AND status = 'queued'
-        RETURNING runs.*;
-        IF NOT EXISTS (SELECT FROM runs WHERE tenant_id = next.tenant_id AND status = 'queued')
-        THEN
-            blocked := blocked || next.tenant_id;
-        ELSIF any_tenant AND next.tenants > 1 THEN
-            WITH served AS (
-                DELETE FROM waiting_tenants WHERE (tenant_id, due_at, seq) IN (
-                    SELECT tenant_id, due_at, seq FROM waiting_tenants
-                    WHERE tenant_id = next.tenant_id AND due_at <= now_at FOR UPDATE SKIP LOCKED
-                ) RETURNING tenant_id
-            )
-            INSERT INTO waiting_tenants (tenant_id, due_at)
-            SELECT tenant_id, clock_timestamp() FROM served LIMIT 1;
-        END IF;
-        EXIT;
     END LOOP;
     IF NOT any_tenant OR NOT reserves OR blocked = '{{}}' THEN
         RETURN;
@@ -291,8 +322,8 @@ BEGIN
     now_at := clock_timestamp();
     DELETE FROM waiting_tenants WHERE (tenant_id, due_at, seq) IN (
         SELECT w.tenant_id, w.due_at, w.seq
-        FROM (SELECT unnest(blocked) AS tenant_id) t {NEXT}
-        JOIN waiting_tenants w ON w.tenant_id = t.tenant_id AND w.due_at <= now_at
+        FROM (SELECT unnest(blocked) AS tenant_id OFFSET 0) t {NEXT}
+        JOIN waiting_tenants w ON {DUE.format(tenant="t.tenant_id")}
         WHERE head.run_id IS NULL FOR UPDATE OF w SKIP LOCKED
     );
 END $$
