@@ -341,6 +341,9 @@ INDEXES = (
     """CREATE INDEX procrastinate_jobs_at_a_time ON procrastinate_jobs (queue_name, scheduled_at)
     WHERE status = 'todo' AND scheduled_at IS NOT NULL""",
     "CREATE INDEX deaths_suspects ON deaths (tenant_id, run_id) WHERE suspect",
+    """CREATE INDEX schedules_to_fire ON schedules (next_at, tenant_id, name)
+    WHERE next_at IS NOT NULL AND last_error IS NULL""",
+    "CREATE INDEX schedules_rejected ON schedules (next_at) WHERE last_error IS NOT NULL",
 )
 
 DROP_JOBS = "DELETE FROM procrastinate_jobs WHERE queue_name = 'schedules' AND status = 'todo'"
@@ -382,5 +385,5 @@ def downgrade() -> None:
     for function in ("s()", "_of_quota()", "_of_run()", "(text, timestamptz)"):
         op.execute(f"DROP FUNCTION caseworker_await_claim{function}")
     op.execute("DROP TABLE waiting_tenants")
-    for index in ("procrastinate_jobs_at_once", "procrastinate_jobs_at_a_time", "deaths_suspects"):
-        op.execute(f"DROP INDEX {index}")
+    for index in INDEXES:
+        op.execute(f"DROP INDEX {index.split()[2]}")

@@ -52,7 +52,6 @@ SHARED: Final = {
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,
-    "caseworker/features/schedules/feature.py BackgroundQueue": "schedules that fire",
     "caseworker/features/spend/postgres.py FairSlots": SUMS,
     "caseworker/runs/postgres/reading.py FairSlots": SUMS,
     "caseworker/features/telemetry/exporting.py _Bare": "spans that wait for their export",

@@ -23,7 +23,7 @@ from caseworker.core.budget.accounts import TENANT, Hold
 from caseworker.engine.approvals import Asked, Question
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
 from caseworker.features.retention.postgres import PostgresRetention
-from caseworker.features.schedules.postgres import PostgresSchedules
+from caseworker.features.schedules.firing import ScheduleFiring
 from caseworker.features.webhooks.delivery import DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.main.features import DROPS
@@ -321,8 +321,8 @@ async def fires(side: Side) -> Any:
         "UPDATE schedules SET next_at = now() - interval '1 second' WHERE tenant_id = %s",
         (side.tenant,),
     )
-    schedules = side.api.services[PostgresSchedules]
-    await schedules.fire(side.tenant, "x")
+    parts = side.api.parts
+    await ScheduleFiring(parts.engines, parts.limits).fire(side.tenant, "x")
     return await side.ask("GET", "/schedules/x")
 
 
