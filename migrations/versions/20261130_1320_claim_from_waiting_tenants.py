@@ -173,7 +173,9 @@ HEAD = f"""
 The first part checks the first 100 queued runs; the second part runs only if it finds none.
 """
 
-NEXT = f"""LEFT JOIN quotas q ON q.tenant_id = t.tenant_id
+NEXT = f"""LEFT JOIN LATERAL (
+            SELECT q.tenant_id, q.max_running FROM quotas q WHERE q.tenant_id = t.tenant_id LIMIT 1
+        ) q ON true
         CROSS JOIN LATERAL (SELECT CASE WHEN q.tenant_id IS NULL THEN usual_max_running
             ELSE q.max_running END AS runs) most
         CROSS JOIN LATERAL (SELECT count(*) AS runs FROM runs r
@@ -185,7 +187,10 @@ NEXT = f"""LEFT JOIN quotas q ON q.tenant_id = t.tenant_id
             FROM ({HEAD}
             ) r WHERE most.runs IS NULL OR running.runs < most.runs LIMIT 1
         ) head ON true"""
-"""Joins the limit of each tenant ``t``, its running runs, and the run that is next, if any."""
+"""Joins the limit of each tenant ``t``, its running runs, and the run that is next, if any.
+
+LATERAL with LIMIT finds the quotas one by one; the plan of a join might read those of all tenants.
+"""
 
 LOOKED_AT = 16
 """Number of tenants among which a claim chooses. The one served longest ago is the first."""

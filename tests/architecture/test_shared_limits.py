@@ -131,6 +131,7 @@ NO_CALL: Final = frozenset(
         "runs with a future `start_at`, of all processes",
         "cancel requests for runs that do not exist",
         "external runs",
+        "schedules that fire",
         "rate limit of a model, of all processes",
         "MCP servers that are called with the credentials of tenants",
     }
