@@ -49,7 +49,7 @@ VARYING = re.compile(
     | (?:seconds|_ms|available)[^0-9]{1,4}[0-9.e-]+
     | \d{4}-\d\d-\d\d[T\ ][0-9:.]+(?:[+-]\d\d:?\d\d|Z)?
     | [0-9a-f-]{16,} | \b1\d{9,12}\b(?:[.,]\d+)?
-    | "seq":\d+(?=,"parent_id")
+    | "seq":\d+(?=,"parent_id") | (?<=Z","seq":)\d+ | (?<=\+00:00","seq":)\d+(?=\}$)
     | \\*"(?:entry_id|id|sealed|secret|key)\\*":\ ?\\*"?[^",}]+""",
     re.VERBOSE,
 )
