@@ -39,7 +39,8 @@ TABLES = (
 LOCK = "(20261130, hashtext({tenant}) & 255)"
 """Lock of a tenant. Tenants share 256 locks, so that no transaction needs more than these."""
 
-HAS = "r.tenant_id = {tenant} AND r.status BETWEEN '{status}' AND '{status}' AND r.request IS NOT NULL"
+HAS = """r.tenant_id = {tenant} AND r.request IS NOT NULL
+            AND r.status BETWEEN '{status}' AND '{status}'"""
 """Runs of a tenant with a status. No partial index is for such a condition, so that the plan reads
 ``runs_by_status`` and no runs of other tenants, however few runs there were when it was made."""
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.schedules import http
-from caseworker.features.schedules.firing import ScheduleFiring
+from caseworker.features.schedules.firing import SEARCH_SECONDS, ScheduleFiring
 from caseworker.features.schedules.postgres import PostgresSchedules
 
 
@@ -18,7 +18,7 @@ def open_schedules(parts: Parts) -> Opened:
         parts.engines,
         parts.limits,
         observers=parts.observers,
-        interval_seconds=settings.worker.heartbeat_seconds,
+        interval_seconds=min(SEARCH_SECONDS, 2 * settings.worker.heartbeat_seconds),
     )
     return Opened(services=[store], loops={"schedules": firing.run})
 

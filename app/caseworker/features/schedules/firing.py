@@ -54,6 +54,10 @@ connection while it fires."""
 RETRY_SECONDS: Final = 5.0
 """Interval, in seconds, at which rejected runs are retried."""
 
+SEARCH_SECONDS: Final = 2.0
+"""Maximum number of seconds between two searches. A process sleeps until the next schedule that it
+knows is due, so only schedules that were stored since can be late by this."""
+
 BUSY_SECONDS: Final = 0.1
 """Seconds until the next search while other processes fire the due schedules."""
 
@@ -125,7 +129,7 @@ class ScheduleFiring:
     observers: RunObservers = field(default_factory=RunObservers)
     """Observers to notify when a schedule creates a run, or cancels one that has not started
     yet."""
-    interval_seconds: float = 1.0
+    interval_seconds: float = SEARCH_SECONDS
     """Maximum number of seconds between two searches."""
     _in_batches: bool = field(init=False)
     """Whether the default quota limits at most storage, which a batch checks itself, and the number
