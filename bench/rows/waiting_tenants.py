@@ -58,7 +58,7 @@ def _filled(tenants: int, *, runs: int) -> Iterator[psycopg.Connection[Any]]:
 
 
 def _claim(connection: psycopg.Connection[Any], claims: int) -> Samples:
-    """Claim once to make the plans and to meet all tenants, and then measure."""
+    """Claim once to make the plans and to remove tenants at their limit, and then measure."""
     connection.execute(CLAIM, NEXT, prepare=True)
     took = []
     for _ in range(claims):

@@ -1,6 +1,6 @@
 """Claim runs from a table of the tenants that wait, instead of searching all of them.
 
-``waiting_tenants`` says when a claim looks at a tenant. Triggers insert a row when a run is queued,
+``waiting_tenants`` has the times from which claims examine a tenant. Triggers insert a row when a run is queued,
 and when a run ends or a quota changes while runs of the tenant are queued. A claim removes the rows
 of tenants that have no run to start.
 
@@ -336,9 +336,9 @@ END $$
 """
 """Claims the next run of the tenant with the fewest running runs, among those served longest ago.
 
-The claim then looks at the tenant again after all others, unless no other tenant waits. It removes
-the tenants that it met without a run to start, in one statement: the rows to remove and the runs of
-their tenants are read in one snapshot.
+The claim then moves the tenant to the end of the queue, unless no second tenant waits. It removes
+the examined tenants without a run to start in one statement, because it must read their rows and
+their runs in one snapshot.
 """
 
 INDEXES = (

@@ -71,10 +71,10 @@ async def claimed(oracle: Oracle) -> tuple[str, str] | None:
 async def test_thousands_of_tenants_take_turns_whatever_the_order_of_arrival(
     oracle: Oracle, ends: bool
 ) -> None:
-    """Each gets its first run before any gets a second, whether or not runs end meanwhile.
+    """Each gets its first run before any gets a second, whether or not these runs end.
 
-    The run with the highest priority is a tenant's first. Tenants that queue more runs meanwhile
-    have no advantage.
+    The run with the highest priority is a tenant's first. Tenants that queue more runs during the
+    claims have no advantage.
     """
     tenants = 2000
     await fill(oracle, tenants, runs=3)
@@ -95,14 +95,14 @@ async def test_thousands_of_tenants_take_turns_whatever_the_order_of_arrival(
 
 
 async def test_a_claim_reads_few_of_the_waiting_tenants(oracle: Oracle) -> None:
-    """It reads as little among tenants that are at their limit, once a claim has met them.
+    """It reads as little among tenants at their limit, once a first claim has removed them.
 
     A claim for which a plan is made reads more.
     """
     await fill(oracle, 5000)
     await oracle.rows("VACUUM ANALYZE runs")
     await oracle.rows("VACUUM ANALYZE waiting_tenants")
-    asked = ("w2", None, None, None, [], False)
+    asked: tuple[Any, ...] = ("w2", None, None, None, [], False)
     assert min([await blocks_read(oracle, CLAIM, asked) for _ in range(3)]) < 700
 
     await oracle.rows(RUNNING, 5000)
@@ -156,7 +156,7 @@ async def test_delayed_runs_of_other_tenants_are_not_read(oracle: Oracle) -> Non
     await fill(oracle, 3000, runs=1, delay_seconds=3600)
     await oracle.rows(FILL.replace("'t' || t", "'now'"), 0, 2, 1)
     await oracle.rows("VACUUM ANALYZE runs")
-    asked = ("w2", None, None, None, [], False)
+    asked: tuple[Any, ...] = ("w2", None, None, None, [], False)
     read = [await blocks_read(oracle, CLAIM, asked) for _ in range(4)]
 
     assert min(read) < 100, read
@@ -169,7 +169,7 @@ async def test_delayed_runs_of_other_tenants_are_not_read(oracle: Oracle) -> Non
 async def test_a_tenant_whose_run_may_start_after_an_open_transaction_is_not_forgotten(
     database_url: str, oracle: Oracle, change: str, first: str
 ) -> None:
-    """A claim meets the tenant while the transaction, or that of the claim, is open."""
+    """A claim examines the tenant while one of the two transactions is open."""
     await fill(oracle, 1, runs=0 if change == "queue" else 1)
     await oracle.rows(RUNNING, 1)
     await oracle.rows("INSERT INTO quotas (tenant_id, max_running) VALUES ('t1', 1)")
@@ -198,7 +198,7 @@ async def test_a_tenant_whose_run_may_start_after_an_open_transaction_is_not_for
 async def test_a_changed_default_quota_is_noticed_at_the_start_of_a_process(
     database_url: str, oracle: Oracle
 ) -> None:
-    """No event tells that the runs of a tenant without a quota of its own may start now."""
+    """The runs of tenants without a quota may start, although no row has changed."""
     none = store_limits(quota=Quota(max_running=0))
     async with open_stores(database_url, none) as stores:
         await stores.runs.accept(new_run("r1"), worker_id=None)
