@@ -1,8 +1,8 @@
 """Claim runs from a table of the tenants that wait, instead of searching all of them.
 
-``waiting_tenants`` has the times from which claims examine a tenant. Triggers insert a row when a run is queued,
-and when a run ends or a quota changes while runs of the tenant are queued. A claim removes the rows
-of tenants that have no run to start.
+``waiting_tenants`` has the times from which claims examine a tenant. Triggers insert a row when a
+run is queued, and when a run ends or a quota changes while runs of the tenant are queued. A claim
+removes the rows of tenants that have no run to start.
 
 No waiting tenant is lost. A transaction that may let a run start holds a shared lock until its
 commit, and inserts a row if it sees none. A claim removes rows only under the exclusive lock, so it
