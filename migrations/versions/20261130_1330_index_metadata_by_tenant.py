@@ -5,7 +5,7 @@ the start; an index that was not completed is replaced. The previous release fin
 the start of the new indexes. Only its lists by metadata read all runs of their tenant.
 
 Revision: 20261130_1330
-Revises: 20261130_0400
+Revises: 20261130_1320
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from alembic import op
 
 revision = "20261130_1330"
-down_revision = "20261130_0400"
+down_revision = "20261130_1320"
 branch_labels = None
 depends_on = None
 

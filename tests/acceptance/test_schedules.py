@@ -26,8 +26,7 @@ async def put(service: ServiceProcess, name: str, **changes: Any) -> dict[str, A
 
 
 async def missed(oracle: Oracle, hours: int) -> None:
-    """Make all schedules overdue by ``hours`` hours and delete their jobs."""
-    await oracle.rows("DELETE FROM procrastinate_jobs WHERE queue_name = 'schedules'")
+    """Make all schedules overdue by ``hours`` hours."""
     query = "UPDATE schedules SET next_at = date_trunc('hour', now()) - make_interval(hours => %s)"
     await oracle.rows(query, hours - 1)
 
@@ -59,24 +58,19 @@ async def test_a_delayed_run_begins_when_it_is_time(database_url: str) -> None:
 
 
 async def test_a_schedule_fires_by_itself(database_url: str) -> None:
-    """A schedule's wake-up is a queue job, and the next one is stored together with the run."""
+    """The process notices that it is due."""
     async with (
         ServiceProcess(database_url) as service,
         open_oracle(database_url) as oracle,
     ):
         await put(service, "every-minute", cron="* * * * *")
-        # as if the minute were over already: the job and the row say so alike
+        # as if the minute were over already
         await oracle.rows("UPDATE schedules SET next_at = date_trunc('minute', now())")
-        await oracle.rows(
-            "UPDATE procrastinate_jobs SET scheduled_at = now() WHERE queue_name = 'schedules'"
-        )
 
         async def fired() -> bool:
             return len(await instants(oracle)) >= 1
 
         await eventually(fired)
-        jobs = "SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'schedules'"
-        assert await oracle.value(jobs) >= 1
 
 
 async def test_processes_that_are_killed_while_they_fire_lose_and_double_nothing(
@@ -108,3 +102,38 @@ async def test_processes_that_are_killed_while_they_fire_lose_and_double_nothing
         found = await instants(oracle)
 
     assert len(found) == len(set(found)) == len(expected)
+
+
+async def test_a_thousand_schedules_of_one_hour_survive_a_process_that_is_killed_meanwhile(
+    database_url: str,
+) -> None:
+    """One of two processes is killed while they fire; each schedule has one run."""
+    copies = """
+        INSERT INTO schedules (tenant_id, name, cron, timezone, catch_up, max_catch_up, overlap,
+            paused, sent, request, request_hash, metadata, next_at)
+        SELECT tenant_id, 's' || n, '0 * * * *', timezone, 'one', 1, overlap, paused, sent, request,
+            request_hash, metadata, date_trunc('hour', now())
+        FROM schedules, generate_series(1, 1000) n"""
+    started = """
+        SELECT count(DISTINCT metadata ->> 'schedule') AS schedules, count(*) AS runs FROM runs"""
+    async with (
+        open_oracle(database_url) as oracle,
+        ServiceProcess(database_url, name="first") as first,
+        ServiceProcess(database_url, name="second"),
+    ):
+        await put(first, "template", cron="0 0 1 1 *")
+
+        async def some_fired() -> bool:
+            return bool(await oracle.value("SELECT EXISTS (SELECT FROM runs)"))
+
+        async def all_fired() -> bool:
+            due = "SELECT count(*) FROM schedules WHERE next_at <= date_trunc('hour', now())"
+            return bool(await oracle.value(due) == 0)
+
+        await oracle.rows(copies)
+        await eventually(some_fired)
+        first.child.kill()
+        await eventually(all_fired)
+        [row] = await oracle.rows(started)
+
+    assert row == {"schedules": 1000, "runs": 1000}

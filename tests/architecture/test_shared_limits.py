@@ -52,7 +52,6 @@ SHARED: Final = {
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,
-    "caseworker/features/schedules/feature.py BackgroundQueue": "schedules that fire",
     "caseworker/features/spend/postgres.py FairSlots": SUMS,
     "caseworker/runs/postgres/reading.py FairSlots": SUMS,
     "caseworker/features/telemetry/exporting.py _Bare": "spans that wait for their export",
@@ -132,6 +131,7 @@ NO_CALL: Final = frozenset(
         "runs with a future `start_at`, of all processes",
         "cancel requests for runs that do not exist",
         "external runs",
+        "schedules that fire",
         "rate limit of a model, of all processes",
         "MCP servers that are called with the credentials of tenants",
     }

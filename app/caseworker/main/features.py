@@ -67,7 +67,7 @@ RUNS: Final = Feature(
     problems=problems.PROBLEMS,
     tables=[
         *("runs", "calls", "events", "snapshots", "workers", "deaths"),
-        *("provider_limits", "provider_turns"),
+        *("provider_limits", "provider_turns", "waiting_tenants"),
     ],
     retention={
         "runs": drop_runs,

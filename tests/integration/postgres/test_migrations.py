@@ -66,7 +66,7 @@ BEFORE = "20261126_1710"
 BEFORE_QUOTAS = "20261126_1730"
 """The revision before the one that changes ``quotas``."""
 
-BEFORE_INDEXES = "20261130_0400"
+BEFORE_INDEXES = "20261130_1320"
 """The revision before the one that builds indexes concurrently."""
 
 DUMPED = Path(__file__).parents[2] / "data" / "before_baseline.sql.gz"

@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from caseworker.core.budget.budget import Budget
 from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.features.schedules.postgres import OVERDUE, PostgresSchedules
+from caseworker.features.schedules.firing import ScheduleFiring
+from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import (
     NewSchedule,
     Overlap,
@@ -49,8 +50,17 @@ def schedules(stores: Stores) -> PostgresSchedules:
     return opened(stores)
 
 
-def opened(stores: Stores, **limits: Any) -> PostgresSchedules:
-    return PostgresSchedules(stores.engines, store_limits(**limits), max_schedules=5)
+def opened(stores: Stores) -> PostgresSchedules:
+    return PostgresSchedules(stores.engines, store_limits(), max_schedules=5)
+
+
+@pytest.fixture
+def firing(stores: Stores) -> ScheduleFiring:
+    return firing_of(stores)
+
+
+def firing_of(stores: Stores, **limits: Any) -> ScheduleFiring:
+    return ScheduleFiring(stores.engines, store_limits(**limits))
 
 
 async def missed(oracle: Oracle, hours: int) -> None:
@@ -65,7 +75,7 @@ async def run_ids(oracle: Oracle) -> list[str]:
 
 
 async def test_a_schedule_is_kept_changed_and_deleted(
-    schedules: PostgresSchedules, oracle: Oracle
+    schedules: PostgresSchedules, firing: ScheduleFiring, oracle: Oracle
 ) -> None:
     """A schedule is found by its name within its tenant, and its wake-up is stored with it."""
     made, created = await schedules.put(schedule())
@@ -76,8 +86,6 @@ async def test_a_schedule_is_kept_changed_and_deleted(
     assert again.run == RUN
     assert await schedules.get("default", "hourly") == again
 
-    [job] = await oracle.rows("SELECT * FROM procrastinate_jobs WHERE queue_name = 'schedules'")
-    assert job["scheduled_at"] == made.next_at
     with pytest.raises(ScheduleNotFoundError):
         await schedules.get("another", "hourly")
     with pytest.raises(ScheduleNotFoundError):
@@ -111,16 +119,16 @@ async def _refused(schedules: PostgresSchedules, new: NewSchedule) -> bool:
 
 
 async def test_many_who_wake_it_fire_it_once(
-    schedules: PostgresSchedules, stores: Stores, oracle: Oracle
+    schedules: PostgresSchedules, firing: ScheduleFiring, stores: Stores, oracle: Oracle
 ) -> None:
     """Each missed instant gets one run, with the settings of the schedule, and a job."""
     made, _ = await schedules.put(schedule())
     await missed(oracle, 3)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(8):
-            tasks.create_task(schedules.fire("default", "hourly"))
+            tasks.create_task(firing.fire("default", "hourly"))
     for _ in range(3):
-        await schedules.fire("default", "hourly")
+        await firing.fire("default", "hourly")
 
     ids = await run_ids(oracle)
     after = await schedules.get("default", "hourly")
@@ -139,25 +147,29 @@ async def test_many_who_wake_it_fire_it_once(
 
 
 async def test_an_instant_that_is_fired_again_makes_no_second_run(
-    schedules: PostgresSchedules, oracle: Oracle
+    schedules: PostgresSchedules, firing: ScheduleFiring, oracle: Oracle
 ) -> None:
     """The ID of the run is derived from the instant, so even a restored database repeats none."""
     await schedules.put(schedule())
     for _ in range(3):
         await missed(oracle, 2)
-        await schedules.fire("default", "hourly")
+        await firing.fire("default", "hourly")
 
     assert len(await run_ids(oracle)) == 2
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["queued", "running"])
 async def test_an_instant_is_skipped_while_the_last_run_is_at_work(
-    schedules: PostgresSchedules, stores: Stores, oracle: Oracle, running: bool
+    schedules: PostgresSchedules,
+    firing: ScheduleFiring,
+    stores: Stores,
+    oracle: Oracle,
+    running: bool,
 ) -> None:
     """Once that run has ended, the next instant fires."""
     await schedules.put(schedule(overlap=Overlap.SKIP))
     await missed(oracle, 3)
-    await schedules.fire("default", "hourly")
+    await firing.fire("default", "hourly")
     [only] = await run_ids(oracle)
     key = RunKey("default", only)
     assert (await schedules.get("default", "hourly")).skipped == 2
@@ -169,7 +181,7 @@ async def test_an_instant_is_skipped_while_the_last_run_is_at_work(
         await stores.runs.cancel(key, CANCEL_REQUEST)
     await oracle.rows("UPDATE schedules SET next_at = now() - interval '5 days'")
     await oracle.rows("UPDATE schedules SET catch_up = 'one', cron = '*/5 * * * *'")
-    await schedules.fire("default", "hourly")
+    await firing.fire("default", "hourly")
 
     assert len(await run_ids(oracle)) == 2
 
@@ -177,10 +189,11 @@ async def test_an_instant_is_skipped_while_the_last_run_is_at_work(
 async def test_the_last_run_is_cancelled_for_the_next(stores: Stores, oracle: Oracle) -> None:
     """A queued run is cancelled at once, a running one is asked to stop; observers are notified."""
     watching = NotingObserver()
-    schedules = replace(opened(stores), observers=RunObservers([watching]))
+    schedules = opened(stores)
+    firing = replace(firing_of(stores), observers=RunObservers([watching]))
     await schedules.put(schedule(overlap=Overlap.CANCEL_RUNNING))
     await missed(oracle, 3)
-    await schedules.fire("default", "hourly")
+    await firing.fire("default", "hourly")
 
     found = [await stores.runs.get(RunKey("default", each)) for each in await run_ids(oracle)]
     statuses = [run.status for run in found if run is not None]
@@ -199,41 +212,35 @@ async def test_the_last_run_is_cancelled_for_the_next(stores: Stores, oracle: Or
 
 
 async def test_a_refused_run_is_fired_later(stores: Stores, oracle: Oracle) -> None:
-    """The firing is rolled back, the schedule stores the error, and it is woken again."""
-    full, free = opened(stores, max_queued=0), opened(stores)
-    await full.put(schedule())
+    """The firing is rolled back, the schedule stores the error, and only a retry fires it."""
+    schedules, full, free = opened(stores), firing_of(stores, max_queued=0), firing_of(stores)
+    await schedules.put(schedule())
     await missed(oracle, 2)
-    await oracle.rows("DELETE FROM procrastinate_jobs")
-    await full.fire("default", "hourly")
+    await full.fire_due()
 
     assert await run_ids(oracle) == []
-    assert (await full.get("default", "hourly")).last_error == "The run queue is full."
-    overdue = [await oracle.value(f"SELECT {OVERDUE % {'seconds': each}}") for each in (0, 1e6)]
-    assert overdue == [True, False]
-    assert await free.rescue(0) == 1
-    assert await free.rescue(0) == 0
-    await free.fire("default", "hourly")
+    assert (await schedules.get("default", "hourly")).last_error == "The run queue is full."
+    await free.fire_due()
+    assert await run_ids(oracle) == []
+    await free.retry()
     assert len(await run_ids(oracle)) == 2
-    assert (await free.get("default", "hourly")).last_error is None
+    assert (await schedules.get("default", "hourly")).last_error is None
 
 
 async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
-    schedules: PostgresSchedules, stores: Stores, oracle: Oracle
+    schedules: PostgresSchedules, firing: ScheduleFiring, stores: Stores, oracle: Oracle
 ) -> None:
     """The refused instants fire later, one after another, and each once."""
     await PostgresQuotas(stores.engines.work, Quota()).put("default", Quota(max_queued=2))
     await schedules.put(schedule())
     await missed(oracle, 5)
     for fired in (2, 4, 5):
-        await oracle.rows("DELETE FROM procrastinate_jobs")
-        await schedules.fire("default", "hourly")
+        await firing.fire("default", "hourly")
         after = await schedules.get("default", "hourly")
         ids = await run_ids(oracle)
         assert len(ids) == fired
         assert after.last_run_id == ids[-1]
         assert after.last_error == (None if fired == 5 else "A quota of the tenant is exceeded.")
-        woken = "SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'schedules'"
-        assert await oracle.value(woken) == (fired == 5)
         for each in ids:
             await stores.runs.cancel(RunKey("default", each), CANCEL_REQUEST)
 
@@ -242,7 +249,7 @@ async def test_instants_of_which_some_are_refused_fire_bit_by_bit(
 
 
 async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
-    schedules: PostgresSchedules, stores: Stores, oracle: Oracle
+    schedules: PostgresSchedules, firing: ScheduleFiring, stores: Stores, oracle: Oracle
 ) -> None:
     """The schedule locks the tenant before any row that a concurrent acceptance needs."""
     quota = Quota(max_cost_usd_per_day=Decimal(10))
@@ -252,12 +259,12 @@ async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
     run = replace(RUN, request=request)
     await schedules.put(schedule(overlap=Overlap.CANCEL_RUNNING, timing=yearly, run=run))
     await oracle.rows("UPDATE schedules SET next_at = now() - interval '1 year'")
-    await schedules.fire("default", "hourly")
+    await firing.fire("default", "hourly")
     await oracle.rows("UPDATE schedules SET next_at = now() - interval '1 hour'")
     await oracle.rows("UPDATE schedules SET cron = '*/5 * * * *'")
     async with asyncio.TaskGroup() as tasks, transaction(stores.engines.work) as accepting:
         await accepting.exec_driver_sql(LOCK, ("default",))
-        tasks.create_task(schedules.fire("default", "hourly"))
+        tasks.create_task(firing.fire("default", "hourly"))
         await oracle.until_waiting("advisory")
         await accepting.execute(text("SELECT FROM runs FOR UPDATE NOWAIT"))
 
@@ -269,7 +276,7 @@ async def test_a_schedule_fires_beside_a_queue_that_is_full_of_another_tenant(
     stores: Stores, oracle: Oracle
 ) -> None:
     """The full queue may wait for a worker or for a later time."""
-    schedules = opened(stores, max_queued=2)
+    schedules, firing = opened(stores), firing_of(stores, max_queued=2)
     full = replace(stores.runs, limits=store_limits(max_queued=2))
     later = datetime.now(UTC) + timedelta(days=365)
     for number, start_at in enumerate((later, later, None, None)):
@@ -281,7 +288,7 @@ async def test_a_schedule_fires_beside_a_queue_that_is_full_of_another_tenant(
     await schedules.put(schedule())
     await missed(oracle, 1)
 
-    await schedules.fire("default", "hourly")
+    await firing.fire("default", "hourly")
 
     fired = await schedules.get("default", "hourly")
     assert (fired.last_error, fired.last_run_id is not None) == (None, True)
@@ -289,16 +296,16 @@ async def test_a_schedule_fires_beside_a_queue_that_is_full_of_another_tenant(
 
 
 async def test_a_paused_schedule_fires_nothing(
-    schedules: PostgresSchedules, oracle: Oracle
+    schedules: PostgresSchedules, firing: ScheduleFiring, oracle: Oracle
 ) -> None:
     """After it is resumed, it does not fire the instants of the pause."""
     await schedules.put(schedule())
     await missed(oracle, 2)
     paused = await schedules.pause("default", "hourly", paused=True)
     assert (paused.paused, paused.next_at) == (True, None)
-    await schedules.fire("default", "hourly")
+    await firing.fire("default", "hourly")
     resumed = await schedules.pause("default", "hourly", paused=False)
-    await schedules.fire("default", "hourly")
+    await firing.fire("default", "hourly")
 
     assert await run_ids(oracle) == []
     assert resumed.next_at is not None
@@ -307,7 +314,7 @@ async def test_a_paused_schedule_fires_nothing(
 
 
 async def test_a_change_of_the_time_drops_what_was_due(
-    schedules: PostgresSchedules, oracle: Oracle
+    schedules: PostgresSchedules, firing: ScheduleFiring, oracle: Oracle
 ) -> None:
     """Other changes keep it."""
     await schedules.put(schedule())

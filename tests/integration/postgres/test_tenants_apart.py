@@ -25,6 +25,7 @@ KEPT_APART = sorted(
         "quota_days",
         "quota_rates",
         "stored",
+        "waiting_tenants",
         "webhook_secrets",
     }
 )

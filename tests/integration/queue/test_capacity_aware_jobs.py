@@ -20,15 +20,23 @@ WORKERS = "SELECT count(*) FROM procrastinate_workers"
 
 
 class HookedConnector(PsycopgConnector):
-    """Runs a hook between the database's answer and its arrival, or before a command."""
+    """Runs a hook between an answer of the database and its arrival, or before a command."""
 
-    before_answer: Callable[[], Awaitable[None]] | None = None
+    before_row: Callable[[], Awaitable[None]] | None = None
+    before_rows: Callable[[], Awaitable[None]] | None = None
     before_command: Callable[[], Awaitable[None]] | None = None
 
     async def execute_query_one_async(self, query: Any, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = await super().execute_query_one_async(query, **arguments)
-        if self.before_answer is not None:
-            hook, self.before_answer = self.before_answer, None
+        if self.before_row is not None:
+            hook, self.before_row = self.before_row, None
+            await hook()
+        return answer
+
+    async def execute_query_all_async(self, query: Any, **arguments: Any) -> list[dict[str, Any]]:
+        answer: list[dict[str, Any]] = await super().execute_query_all_async(query, **arguments)
+        if self.before_rows is not None:
+            hook, self.before_rows = self.before_rows, None
             await hook()
         return answer
 
@@ -60,7 +68,7 @@ async def test_a_job_that_comes_while_the_answer_is_on_its_way_is_found(database
             await stores.runs.accept(new_run("case-1"), worker_id=None)
             await jobs.wake()
 
-        hooked.before_answer = announce_a_run
+        hooked.before_rows = announce_a_run
         job = await jobs.fetch_job([QUEUE], worker)
 
         assert job is not None
@@ -121,7 +129,7 @@ async def test_a_worker_that_is_cancelled_while_it_registers_or_unregisters_leav
     app.job_manager = CapacityAwareJobManager(connector, has_room=lambda: True, looked=looked)
     async with open_oracle(database_url) as oracle, app.open_async():
         if moment == "registers":
-            connector.before_answer = hold
+            connector.before_row = hold
         else:
             connector.before_command = hold
         working = asyncio.create_task(take_jobs(app, [QUEUE], at_once=1, times=QUIET))

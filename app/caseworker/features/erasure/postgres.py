@@ -71,7 +71,7 @@ _LAST_KEYS = (
     "It has the only API keys. Without any, the service would accept requests without a key as soon"
     " as no bootstrap key is configured. Create a key of another tenant first."
 )
-_COUNTS = ("stored_runs", "stored")
+_COUNTS = ("stored_runs", "stored", "waiting_tenants")
 """Tables that triggers of the other tables write, so they are emptied last."""
 
 

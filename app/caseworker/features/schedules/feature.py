@@ -4,31 +4,23 @@ from typing import Final
 
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.schedules import http
-from caseworker.features.schedules.postgres import (
-    FIRE,
-    OVERDUE,
-    SCHEDULES_QUEUE,
-    PostgresSchedules,
-)
-from caseworker.runs.queue.background import BackgroundQueue
-
-AT_ONCE: Final = 2
-"""Maximum number of schedules that a process fires concurrently. Each holds a connection while it
-fires."""
+from caseworker.features.schedules.firing import SEARCH_SECONDS, ScheduleFiring
+from caseworker.features.schedules.postgres import PostgresSchedules
 
 
 def open_schedules(parts: Parts) -> Opened:
-    """Build the store of schedules, and the queue that fires them."""
+    """Build the store of schedules, and the loop that fires them."""
+    settings = parts.settings
     store = PostgresSchedules(
+        parts.engines, parts.limits, max_schedules=settings.admission.max_schedules
+    )
+    firing = ScheduleFiring(
         parts.engines,
         parts.limits,
-        max_schedules=parts.settings.admission.max_schedules,
         observers=parts.observers,
+        interval_seconds=min(SEARCH_SECONDS, 2 * settings.worker.heartbeat_seconds),
     )
-    queue = BackgroundQueue(
-        tasks={FIRE: store.fire}, at_once=AT_ONCE, overdue=OVERDUE, rescue=store.rescue
-    )
-    return Opened(services=[store], queues={SCHEDULES_QUEUE: queue})
+    return Opened(services=[store], loops={"schedules": firing.run})
 
 
 SCHEDULES: Final = Feature(

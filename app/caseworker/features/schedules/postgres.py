@@ -1,9 +1,7 @@
-"""Storage for schedules in Postgres, and the transaction that starts their runs."""
+"""Storage for schedules in Postgres."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -35,14 +33,11 @@ from caseworker.features.schedules.schedule import (
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
-from caseworker.features.schedules.timing import CatchUp, Timing, due
+from caseworker.features.schedules.timing import CatchUp, Timing
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.errors import QueueFullError, RunConflictError
-from caseworker.runs.observing import RunObservers
 from caseworker.runs.paging import Page
-from caseworker.runs.postgres.dispatch import QueuedJob, defer, defer_runs
-from caseworker.runs.postgres.quotas import LOCK, quota_of, storing
+from caseworker.runs.postgres.quotas import quota_of, storing
 from caseworker.runs.postgres.rows import (
     Row,
     decode_cursor,
@@ -51,10 +46,9 @@ from caseworker.runs.postgres.rows import (
     request_from_json,
     request_to_json,
 )
-from caseworker.runs.postgres.runs import StoreLimits, accept_in, cancel_in
-from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, runs
-from caseworker.runs.quotas import QuotaExceededError
-from caseworker.runs.run import TERMINAL, CancelRequest, RunKey, RunStatus, Webhook
+from caseworker.runs.postgres.runs import StoreLimits
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata
+from caseworker.runs.run import Webhook
 
 schedules = Table(
     "schedules",
@@ -74,37 +68,7 @@ schedules = Table(
     *columns(INSTANT, "created_at updated_at", nullable=False),
 )
 
-SCHEDULES_QUEUE = "schedules"
-FIRE = "fire_schedule"
-
 _KEPT = ("schedule_id", "next_at", "last_at", "last_run_id", "skipped", "last_error")
-
-OVERDUE = """EXISTS (
-    SELECT FROM schedules WHERE next_at < now() - make_interval(secs => %(seconds)s::float8)
-)"""
-
-_FORGOTTEN = """
-SELECT tenant_id, name, next_at FROM (
-    SELECT tenant_id, name, next_at FROM schedules
-    WHERE next_at < statement_timestamp() - make_interval(secs => %s::float8)
-    ORDER BY next_at
-) due LEFT JOIN LATERAL (
-    SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ('schedule/'
-        || due.tenant_id || '/' || due.name || '/' || extract(epoch FROM due.next_at)::bigint)
-        COLLATE "default"
-    LIMIT 1
-) job ON true
-WHERE job.id IS NULL LIMIT 200
-"""
-"""Find due schedules whose wake-up job was lost. With the collation of a schedule's name, the index
-of the locks would not be used."""
-
-_WHY_NOT: Mapping[type[Exception], str] = {
-    QueueFullError: "The run queue is full.",
-    QuotaExceededError: "A quota of the tenant is exceeded.",
-    RunConflictError: "The run ID is already used for a different request.",
-}
-"""Messages for the errors that keep a schedule from starting its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +79,6 @@ class PostgresSchedules:
     limits: StoreLimits
     max_schedules: int
     """Maximum number of schedules per tenant."""
-    observers: RunObservers = field(default_factory=RunObservers)
-    """Observers to notify when a schedule creates a run, or cancels one that has not started
-    yet."""
 
     async def put(self, new: NewSchedule) -> tuple[Schedule, bool]:
         """Create or update a schedule; return it, and whether it was created.
@@ -142,13 +103,12 @@ class PostgresSchedules:
                 store = insert(schedules).values(**values)
             else:
                 values |= {"updated_at": func.clock_timestamp(), "last_error": None}
-                store = update(schedules).where(_is(new.tenant, new.name)).values(**values)
+                store = update(schedules).where(one(new.tenant, new.name)).values(**values)
             quota = await quota_of(connection, new.tenant, self.limits.quota)
             async with storing(connection, new.tenant, quota):
                 row = (await connection.execute(store.returning(schedules))).mappings().one()
             await record(connection, new.tenant, Act.SCHEDULE_SET, new.name)
-            await self._wake(connection, row)
-        return _schedule(row), found is None
+        return schedule_of(row), found is None
 
     async def get(self, tenant: str, name: str) -> Schedule:
         """Return the schedule with this name.
@@ -156,12 +116,12 @@ class PostgresSchedules:
         Raises:
             ScheduleNotFoundError: the schedule does not exist.
         """
-        query = select(schedules).where(_is(tenant, name))
+        query = select(schedules).where(one(tenant, name))
         async with transaction(self.engines.work, tenant) as connection:
             row = (await connection.execute(query)).mappings().one_or_none()
         if row is None:
             raise ScheduleNotFoundError(name)
-        return _schedule(row)
+        return schedule_of(row)
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Schedule]:
         """Return a page of schedules, ordered by name."""
@@ -171,7 +131,7 @@ class PostgresSchedules:
         query = query.order_by(schedules.c.name).limit(limit + 1)
         async with transaction(self.engines.work, tenant) as connection:
             rows = (await connection.execute(query)).mappings().all()
-        return page_of("schedules", rows, limit, lambda row: row["name"], _schedule)
+        return page_of("schedules", rows, limit, lambda row: row["name"], schedule_of)
 
     async def pause(self, tenant: str, name: str, *, paused: bool) -> Schedule:
         """Pause or resume a schedule. Scheduled times that pass while it is paused start no run.
@@ -185,13 +145,12 @@ class PostgresSchedules:
                 raise ScheduleNotFoundError(name)
             if found.paused is paused:
                 return found
-            next_at = None if paused else found.timing.next_after(await _now(connection))
-            changed = update(schedules).where(_is(tenant, name)).returning(schedules)
+            next_at = None if paused else found.timing.next_after(await moment(connection))
+            changed = update(schedules).where(one(tenant, name)).returning(schedules)
             changed = changed.values(paused=paused, next_at=next_at, last_error=None)
             row = (await connection.execute(changed)).mappings().one()
             await record(connection, tenant, Act.SCHEDULE_SET, name)
-            await self._wake(connection, row)
-        return _schedule(row)
+        return schedule_of(row)
 
     async def delete(self, tenant: str, name: str) -> None:
         """Delete a schedule. The runs that it created are unaffected.
@@ -199,114 +158,17 @@ class PostgresSchedules:
         Raises:
             ScheduleNotFoundError: the schedule does not exist.
         """
-        gone = delete(schedules).where(_is(tenant, name)).returning(schedules.c.name)
+        gone = delete(schedules).where(one(tenant, name)).returning(schedules.c.name)
         async with transaction(self.engines.work, tenant) as connection:
             if (await connection.execute(gone)).one_or_none() is None:
                 raise ScheduleNotFoundError(name)
             await record(connection, tenant, Act.SCHEDULE_DELETED, name)
 
-    async def fire(self, tenant: str, name: str) -> None:
-        """Create the runs that are due, advance the schedule, and queue its next wake-up.
-
-        A single transaction does all of this. If a run is rejected, for example because the queue
-        is full, its scheduled time and all later ones stay due. :meth:`rescue` then wakes the
-        schedule again.
-        """
-        async with transaction(self.engines.work) as connection:
-            happened = await self._fire(connection, tenant, name)
-        for tell in happened:
-            tell()
-
-    async def _fire(
-        self, connection: AsyncConnection, tenant: str, name: str
-    ) -> Sequence[Callable[[], None]]:
-        """Fire in this transaction; return callbacks that notify the observers after the commit."""
-        happened: list[Callable[[], None]] = []
-        is_due = schedules.c.next_at <= func.statement_timestamp()
-        query = select(schedules).where(_is(tenant, name), is_due)
-        # A locked schedule is being fired or changed by another transaction.
-        locked = await connection.execute(query.with_for_update(skip_locked=True))
-        row = locked.mappings().one_or_none()
-        if row is None:
-            return happened
-        schedule = _schedule(row)
-        assert schedule.next_at is not None  # noqa: S101 - it is due
-        now = await _now(connection)
-        plan = due(schedule.timing, next_at=schedule.next_at, now=now)
-        schedule = replace(schedule, next_at=plan.next_at, last_error=None)
-        for instant in plan.instants:
-            try:
-                # A savepoint per instant: a rejected run must not undo the runs before it.
-                async with connection.begin_nested():
-                    schedule, more = await self._begin(connection, schedule, instant)
-                happened += more
-            except tuple(_WHY_NOT) as error:
-                schedule = replace(schedule, next_at=instant, last_error=_WHY_NOT[type(error)])
-                break
-        changed = update(schedules).where(_is(tenant, name)).returning(schedules)
-        moved = ("next_at", "last_at", "last_run_id", "skipped", "last_error")
-        changed = changed.values({each: getattr(schedule, each) for each in moved})
-        row = (await connection.execute(changed)).mappings().one()
-        if schedule.last_error is None:
-            await self._wake(connection, row)
-        return happened
-
-    async def _begin(
-        self, connection: AsyncConnection, schedule: Schedule, instant: datetime
-    ) -> tuple[Schedule, Sequence[Callable[[], None]]]:
-        """Accept the run of an instant, unless the overlap policy skips it; see :meth:`_fire`."""
-        happened: list[Callable[[], None]] = []
-        schedule = replace(schedule, last_at=instant)
-        if schedule.overlap is not Overlap.ALLOW and schedule.last_run_id is not None:
-            last = RunKey(schedule.tenant, schedule.last_run_id)
-            if await _at_work(connection, last):
-                if schedule.overlap is Overlap.SKIP:
-                    return replace(schedule, skipped=schedule.skipped + 1), happened
-                # accept_in takes this lock before it locks rows; cancelling must do the same.
-                await connection.exec_driver_sql(LOCK, (schedule.tenant,))
-                by = f"schedule {schedule.name}"
-                request = CancelRequest(requested_by=by, reason="The next run is due.")
-                stopped = await cancel_in(connection, last, request, self.limits)
-                if stopped.run is not None and stopped.snapshot is not None:
-                    happened.append(partial(self.observers.ended, stopped.run, stopped.snapshot))
-        new = schedule.run_at(instant)
-        accepted = await accept_in(connection, new, worker_id=None, limits=self.limits)
-        if accepted.created:
-            happened.append(partial(self.observers.accepted, accepted.run))
-            if accepted.run.status is RunStatus.QUEUED:
-                await defer_runs(connection, {new.key: None})
-            else:  # a pending cancel ended it at once
-                happened.append(partial(self.observers.ended, accepted.run, None))
-        return replace(schedule, last_run_id=new.key.run_id), happened
-
-    async def rescue(self, late_seconds: float) -> int:
-        """Queue a wake-up for schedules overdue by ``late_seconds``; return their number."""
-        async with transaction(self.engines.work) as connection:
-            found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).mappings().all()
-            for row in found:
-                await self._wake(connection, row)
-        return len(found)
-
-    async def _wake(self, connection: AsyncConnection, row: Row) -> None:
-        """Queue a wake-up for a schedule's next instant; a superfluous wake-up has no effect."""
-        at: datetime | None = row["next_at"]
-        if at is None:
-            return
-        tenant, name = row["tenant_id"], row["name"]
-        job = QueuedJob(
-            queue=SCHEDULES_QUEUE,
-            task=FIRE,
-            lock=f"schedule/{tenant}/{name}/{round(at.timestamp())}",
-            arguments={"tenant": tenant, "name": name},
-            at=at,
-        )
-        await defer(connection, [job])
-
 
 async def _locked(connection: AsyncConnection, tenant: str, name: str) -> Schedule | None:
-    query = select(schedules).where(_is(tenant, name)).with_for_update()
+    query = select(schedules).where(one(tenant, name)).with_for_update()
     row = (await connection.execute(query)).mappings().one_or_none()
-    return None if row is None else _schedule(row)
+    return None if row is None else schedule_of(row)
 
 
 async def _count(connection: AsyncConnection, tenant: str) -> int:
@@ -314,7 +176,8 @@ async def _count(connection: AsyncConnection, tenant: str) -> int:
     return await connection.scalar(counted) or 0
 
 
-async def _now(connection: AsyncConnection) -> datetime:
+async def moment(connection: AsyncConnection) -> datetime:
+    """Return the time by the clock of the database."""
     now: datetime = (await connection.execute(select(func.clock_timestamp()))).scalar_one()
     return now
 
@@ -328,15 +191,11 @@ async def _next_at(
     timing = (new.timing.cron, new.timing.timezone)
     if found and found.next_at and timing == (found.timing.cron, found.timing.timezone):
         return found.next_at
-    return new.timing.next_after(await _now(connection))
+    return new.timing.next_after(await moment(connection))
 
 
-async def _at_work(connection: AsyncConnection, key: RunKey) -> bool:
-    status = await connection.scalar(select(runs.c.status).where(of_run(runs, key)))
-    return status is not None and status not in TERMINAL
-
-
-def _is(tenant: str, name: str) -> Any:
+def one(tenant: str, name: str) -> Any:
+    """Return the condition for the schedule with this name."""
     return (schedules.c.tenant_id == tenant) & (schedules.c.name == name)
 
 
@@ -359,7 +218,8 @@ def _values(new: NewSchedule) -> dict[str, Any]:
     }
 
 
-def _schedule(row: Row) -> Schedule:
+def schedule_of(row: Row) -> Schedule:
+    """Return the schedule in a row."""
     hook = row["webhook"]
     run = ScheduledRun(
         sent=row["sent"],

@@ -19,7 +19,7 @@ from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.dispatch import EXECUTE, QUEUE
 from caseworker.runs.postgres.rows import Row, new_run_to_json
-from caseworker.runs.quotas import few_of_queue
+from caseworker.runs.quotas import Quota, few_of_queue
 from caseworker.runs.run import NewRun, RunKey
 
 _INSERT = """
@@ -58,16 +58,23 @@ _IS_CURRENT = """(remembered IS NULL OR (remembered->>'version', remembered->>'s
 """Whether the definition of a new run is still the one that its reference resolves to."""
 
 _HAS_NO_LIMIT = f"""concurrency_key IS NULL AND {_IS_CURRENT}
-    AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id)
+    AND NOT EXISTS (SELECT FROM quotas WHERE quotas.tenant_id = new.tenant_id{{limit}})
     AND (max_stored_bytes IS NULL OR max_stored_bytes - {NEARLY_FULL_BYTES} >= coalesce(
         (SELECT sum(bytes) FROM stored WHERE stored.tenant_id = new.tenant_id), 0))"""  # noqa: S608
 
-_MEETS_NOTHING = f"""{_HAS_NO_LIMIT} AND (idempotency_key IS NULL
+_OTHER_LIMITS = sorted({*Quota.__dataclass_fields__} - {"max_running"})
+
+_QUEUES_FREELY = _HAS_NO_LIMIT.format(
+    limit=f" AND num_nonnulls({', '.join(f'quotas.{name}' for name in _OTHER_LIMITS)}) > 0"
+)
+"""Like :data:`_HAS_NO_LIMIT`, for runs that are queued: claims enforce ``max_running``."""
+
+_MEETS_NOTHING = """{has_no_limit} AND (idempotency_key IS NULL
     OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0)))
 """
 
 ACCEPT_NEW = f"""{_INSERT}
-WHERE {_MEETS_NOTHING}
+WHERE {_MEETS_NOTHING.format(has_no_limit=_HAS_NO_LIMIT.format(limit=""))}
 ON CONFLICT DO NOTHING
 RETURNING tenant_id, run_id, created_at
 """
@@ -88,7 +95,7 @@ WITH before AS MATERIALIZED (
     SELECT count(*) AS waiting FROM (SELECT FROM runs WHERE {_WAITS} LIMIT %s::bigint) queued
 ), accepted AS (
     {_INSERT}
-    WHERE {_MEETS_NOTHING}
+    WHERE {_MEETS_NOTHING.format(has_no_limit=_QUEUES_FREELY)}
     LIMIT greatest(0, %s::bigint - (SELECT waiting FROM before))
     ON CONFLICT DO NOTHING
     RETURNING tenant_id, run_id, created_at
@@ -116,7 +123,7 @@ FROM json_to_recordset(%(runs)s::json) AS new(
     SELECT count(*) AS waiting
     FROM (SELECT FROM runs WHERE {_WAITS} LIMIT 2 * %(most)s::bigint) queued
 ) AS queue
-WHERE {_HAS_NO_LIMIT}
+WHERE {_QUEUES_FREELY}
 AND (
     waiting < %(most)s::bigint OR waiting >= 2 * %(most)s::bigint
     OR (SELECT count(*) FROM (SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND {_WAITS}

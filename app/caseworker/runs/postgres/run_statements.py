@@ -61,9 +61,12 @@ DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
 """  # noqa: S608
 
 COUNT_PENDING = """
-SELECT count(*) FROM runs
-WHERE tenant_id = %s AND request IS NULL AND pending_cancel_expires_at > statement_timestamp()
+SELECT count(*) FROM (
+    SELECT FROM runs WHERE tenant_id = %s AND request IS NULL
+        AND pending_cancel_expires_at > statement_timestamp() LIMIT %s
+) pending
 """
+"""Count the pending cancel requests of a tenant, up to a limit."""
 
 # -- calls and events --------------------------------------------------------------------------
 
@@ -331,9 +334,9 @@ SELECT * FROM caseworker_claim(
 
 The last parameter is false to claim no suspects of a death, and null to claim any run.
 
-The next run belongs to the tenant with the fewest running runs. Of the tenant's runs, the highest
-priority comes first, then the oldest. A run waits until its start time, and while its tenant or its
-concurrency key is at its limit.
+The next run belongs to the tenant with the fewest running runs, among the 16 tenants that were
+served longest ago. Of the tenant's runs, the highest priority comes first, then the oldest. A run
+waits until its start time, and while its tenant or its concurrency key is at its limit.
 """
 
 CLAIM_SUSPECT = "SELECT * FROM caseworker_claim_suspect(%s, %s::integer)"

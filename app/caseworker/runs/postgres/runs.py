@@ -469,7 +469,7 @@ async def cancel_in(
 async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> None:
     """Delete some expired pending cancels, then enforce the tenant's limit on the rest."""
     await connection.exec_driver_sql(DROP_EXPIRED, (tenant, MAX_EXPIRED_DROPPED))
-    pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant,))
+    pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant, most + 1))
     if pending.scalar_one() > most:
         raise TooManyPendingCancelsError
 

@@ -128,6 +128,9 @@ concurrency key, or of tenants with a limit, may have to wait without a job. Eve
 claim those at each heartbeat.
 """
 
+AWAIT_CLAIMS = "SELECT caseworker_await_claims()"
+"""Let claims look at all tenants with queued runs, because the default quota may have changed."""
+
 DELETE_STALLED_JOBS = """
 DELETE FROM procrastinate_jobs WHERE id IN (
     SELECT job.id FROM procrastinate_jobs job
@@ -167,15 +170,23 @@ SELECT
         WHERE status = 'queued' ORDER BY queued_at LIMIT 1
     ) AS run_seconds,
     (
-        SELECT extract(epoch FROM min(coalesce(scheduled_at, now())) - now())::float8
-        FROM procrastinate_jobs WHERE status = 'todo' AND queue_name = ANY(%s)
+        SELECT extract(epoch FROM min(job.at) - now())::float8
+        FROM unnest(%s::text[]) AS queue(name), LATERAL (
+            (SELECT now() AS at FROM procrastinate_jobs
+            WHERE status = 'todo' AND queue_name = queue.name AND scheduled_at IS NULL
+            ORDER BY id LIMIT 1)
+            UNION ALL
+            (SELECT scheduled_at FROM procrastinate_jobs
+            WHERE status = 'todo' AND queue_name = queue.name AND scheduled_at IS NOT NULL
+            ORDER BY scheduled_at LIMIT 1)
+        ) job
     ) AS job_seconds
 """
 """Return the last heartbeats of all workers, and which further work there is.
 
 ``run_seconds`` and ``job_seconds`` are the seconds until the next queued run, or the next job of
-the given queues, may start; None if there is none. With ``now()`` the parts on runs read one row of
-an index; with ``clock_timestamp()`` they would read all of them.
+the given queues, may start; None if there is none. With ``now()`` each part reads one row of an
+index; with ``clock_timestamp()`` they would read all of them.
 """
 
 
@@ -322,6 +333,7 @@ class StaleRunRecovery:
     """Ends a run that has started, was stopped, and is executed by no process."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
+    _awaits_claims: bool = False
 
     def __post_init__(self) -> None:
         """Start without knowing of any heartbeats."""
@@ -367,6 +379,10 @@ class StaleRunRecovery:
         beats = (look["beats"] or {}).items()
         last = {worker_id: datetime.fromisoformat(beat) for worker_id, beat in beats}
         silent = self._watch.look(last, began=began, ended=self.clock())
+        if not self._awaits_claims:
+            async with transaction(self.engines.work) as connection:
+                await connection.exec_driver_sql(AWAIT_CLAIMS)
+            self._awaits_claims = True
         self._wake(look["run_seconds"], self.runs_due)
         self._wake(look["job_seconds"], self.jobs_due)
         self.suspects_wait(look["suspects"])

@@ -44,19 +44,6 @@ A single tenant gets three quarters of all slots. The rest stays free for tenant
 (Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998).
 """
 
-_TAKE = """
-WITH next AS (
-    SELECT id FROM procrastinate_jobs
-    WHERE status = 'todo' AND queue_name = ANY(%(queues)s::text[])
-        AND (scheduled_at IS NULL OR scheduled_at <= now())
-        AND queue_name || '/' || coalesce(args ->> 'tenant', '') <> ALL(%(full)s::text[])
-    ORDER BY priority DESC, id LIMIT 1 FOR UPDATE SKIP LOCKED
-)
-UPDATE procrastinate_jobs AS job SET status = 'doing', worker_id = %(worker_id)s
-FROM next WHERE job.id = next.id RETURNING job.*
-"""
-"""Like procrastinate's own statement, but excludes some tenants; these jobs have no locks."""
-
 RESCUE_SECONDS = 5.0
 """Minimum interval, in seconds, between searches for lost jobs. A job that is late by more than
 this is treated as lost."""
@@ -98,12 +85,9 @@ class SharedJobManager(CapacityAwareJobManager):
             for (queue, tenant), held in self._held.items()
             if held >= GREED * self._free[queue]
         ]
-        taken = await self.connector.execute_query_all_async(
-            query=_TAKE, worker_id=worker_id, queues=free, full=full
-        )
-        if not taken:
+        job = await self.take(worker_id, queues=free, full=full)
+        if job is None:
             return None
-        job = Job.from_row(taken[0])
         self._free[job.queue] -= 1
         self._held[_holder(job)] += 1
         return job

@@ -36,6 +36,32 @@ def claims_at_once(max_runs: int) -> int:
     return CONCURRENCY if max_runs >= 20 * CONCURRENCY else 1
 
 
+_DUE = """
+    SELECT id FROM procrastinate_jobs
+    WHERE status = 'todo' AND queue_name = queue.name AND scheduled_at {at}
+        AND queue_name || '/' || coalesce(args ->> 'tenant', '') <> ALL(%(full)s::text[])
+    ORDER BY {order} LIMIT 32
+"""
+
+_TAKE = f"""
+WITH next AS (
+    SELECT id FROM procrastinate_jobs WHERE status = 'todo' AND id = ANY(ARRAY(
+        SELECT job.id FROM unnest(%(queues)s::text[]) AS queue(name), LATERAL (
+            ({_DUE.format(at="IS NULL", order="id")})
+            UNION ALL
+            ({_DUE.format(at="<= now()", order="scheduled_at")})
+        ) job
+    )) ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+UPDATE procrastinate_jobs AS job SET status = 'doing', worker_id = %(worker_id)s
+FROM next WHERE job.id = next.id RETURNING job.*
+"""  # noqa: S608 - nothing of a caller's is in it
+"""Take a job that is due, except those of some tenants.
+
+procrastinate's own statement also considers locks and priorities, which these jobs do not have. It
+reads all jobs that start later.
+"""
+
 STOP_GRACE_SECONDS = 5.0
 """Seconds that stopping a worker may take: its jobs get one second, then it unregisters."""
 
@@ -99,7 +125,20 @@ class CapacityAwareJobManager(JobManager):
 
     async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         """Return the next job, or None if there is none."""
-        return await super().fetch_job(queues, worker_id)
+        return await self.take(worker_id, queues=list(queues or ()))
+
+    async def take(
+        self, worker_id: int, *, queues: Sequence[str], full: Sequence[str] = ()
+    ) -> Job | None:
+        """Take a job from ``queues`` that may start now; return None if there is none.
+
+        ``full`` has a queue and a tenant, separated by a slash, for each tenant whose jobs of that
+        queue are left.
+        """
+        taken = await self.connector.execute_query_all_async(
+            query=_TAKE, worker_id=worker_id, queues=queues, full=list(full)
+        )
+        return Job.from_row(taken[0]) if taken else None
 
     async def listen_for_jobs(
         self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None
