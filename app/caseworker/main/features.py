@@ -67,7 +67,7 @@ RUNS: Final = Feature(
     problems=problems.PROBLEMS,
     tables=[
         *("runs", "calls", "events", "snapshots", "workers", "deaths"),
-        *("provider_limits", "provider_turns"),
+        *("run_costs", "cost_sums", "cost_backfill", "provider_limits", "provider_turns"),
     ],
     retention={
         "runs": drop_runs,
