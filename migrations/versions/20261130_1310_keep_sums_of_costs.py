@@ -114,17 +114,17 @@ $$
 are not by model. A run without others has one row of zeros.
 """
 
-AGENT = """CASE WHEN {run}.kind IN ('agent', 'external')
-        OR {run}.request #>> '{{chat,agent,name}}' IS NOT NULL
-        THEN coalesce({run}.request #>> '{{graph_ref,name}}', {run}.request #>> '{{chat,agent,name}}',
-            {run}.request #>> '{{graph,steps,0,data,external,name}}') END"""
+ROW = """tenant_id, run_id, part, created_at, status, seconds, stop_kind, stop_detail, agent,
+    model, of_model, llm_calls, tokens, cost_usd, cost_usd_estimated"""
 
-ROW = """tenant_id, run_id, part, created_at, status, seconds, stop_kind, stop_detail, agent, model, of_model,
-    llm_calls, tokens, cost_usd, cost_usd_estimated"""
-
-VALUES = f"""{{run}}.tenant_id, {{run}}.run_id, cost.part, {{run}}.created_at, {{run}}.status,
-    date_part('epoch', {{run}}.finished_at - {{run}}.started_at), {{run}}.stop ->> 'kind', coalesce({{run}}.stop ->> 'error_class', {{run}}.stop ->> 'dimension'),
-    {AGENT}, cost.model, cost.of_model, cost.llm_calls, cost.tokens, cost.cost_usd,
+VALUES = """run.tenant_id, run.run_id, cost.part, run.created_at, run.status,
+    date_part('epoch', run.finished_at - run.started_at), run.stop ->> 'kind',
+    coalesce(run.stop ->> 'error_class', run.stop ->> 'dimension'),
+    CASE WHEN run.kind IN ('agent', 'external')
+        OR run.request #>> '{chat,agent,name}' IS NOT NULL
+        THEN coalesce(run.request #>> '{graph_ref,name}', run.request #>> '{chat,agent,name}',
+            run.request #>> '{graph,steps,0,data,external,name}') END,
+    cost.model, cost.of_model, cost.llm_calls, cost.tokens, cost.cost_usd,
     cost.cost_usd_estimated"""
 
 KEEP = f"""
@@ -134,7 +134,7 @@ BEGIN
         DELETE FROM run_costs WHERE tenant_id = NEW.tenant_id AND run_id = NEW.run_id;
     END IF;
     INSERT INTO run_costs ({ROW})
-    SELECT {VALUES.format(run="NEW")}
+    SELECT {VALUES.replace("run.", "NEW.")}
     FROM caseworker_costs_of(NEW.tenant_id, NEW.run_id) AS cost;
     RETURN NULL;
 END $$
@@ -147,8 +147,8 @@ EXECUTE FUNCTION caseworker_keep_costs()
 """
 """Stores the costs of an ended run at the commit: a call may be written after its run."""
 
-ADD = """INSERT INTO cost_sums (tenant_id, span, start, status, stop_kind, stop_detail, agent, model,
-        of_model, runs, parts, llm_calls, tokens, cost_usd, cost_usd_estimated)
+ADD = """INSERT INTO cost_sums (tenant_id, span, start, status, stop_kind, stop_detail, agent,
+        model, of_model, runs, parts, llm_calls, tokens, cost_usd, cost_usd_estimated)
     SELECT tenant_id, span, date_trunc(span, created_at, 'UTC'), status, stop_kind, stop_detail,
         agent, model, of_model, {sign}count(*) FILTER (WHERE part = 1), {sign}count(*),
         {sign}sum(llm_calls), {sign}sum(tokens), {sign}sum(cost_usd), {sign}sum(cost_usd_estimated)
@@ -236,7 +236,7 @@ BEGIN
         AND created_at >= oldest AND created_at < pending.before AND finished_at IS NOT NULL
     ORDER BY run_id FOR NO KEY UPDATE;
     INSERT INTO run_costs ({ROW})
-    SELECT {VALUES.format(run="run")}
+    SELECT {VALUES}
     FROM runs AS run, LATERAL caseworker_costs_of(run.tenant_id, run.run_id) AS cost
     WHERE run.tenant_id = pending.tenant_id AND run.request IS NOT NULL
         AND run.created_at >= oldest AND run.created_at < pending.before
@@ -253,21 +253,17 @@ The runs are locked by an earlier statement than the one that reads their costs.
 deleted meanwhile nor do they get late costs.
 """
 
-ERASE = """
-CREATE OR REPLACE FUNCTION caseworker_erase_with_runs() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    DELETE FROM calls USING erased
-    WHERE calls.tenant_id = erased.tenant_id AND calls.run_id = erased.run_id;
-    DELETE FROM events USING erased
-    WHERE events.tenant_id = erased.tenant_id AND events.run_id = erased.run_id;
-    {costs}
-    RETURN NULL;
-END
-$$
-"""
-
 COSTS_OF_ERASED = """DELETE FROM run_costs USING erased
-    WHERE run_costs.tenant_id = erased.tenant_id AND run_costs.run_id = erased.run_id;"""
+    WHERE run_costs.tenant_id = erased.tenant_id AND run_costs.run_id = erased.run_id;
+    """
+
+REDEFINE_ERASE = """
+DO $do$ BEGIN EXECUTE (
+    SELECT replace(text, $b${before}$b$, $a${after}$a$)
+    FROM pg_get_functiondef('caseworker_erase_with_runs()'::regprocedure) AS function(text)
+); END $do$
+"""
+"""Redefines the function that deletes rows without a foreign key to their deleted runs."""
 
 REMAINING = """
 INSERT INTO cost_backfill (tenant_id, before)
@@ -285,7 +281,8 @@ def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     for statement in (*TABLES, COSTS, KEEP, SUBTRACT, SUBTRACT_COSTS, SUM, FILL):
         op.execute(statement)
-    op.execute(ERASE.format(costs=COSTS_OF_ERASED))
+    returns = "RETURN NULL;"
+    op.execute(REDEFINE_ERASE.format(before=returns, after=COSTS_OF_ERASED + returns))
     op.execute("SELECT caseworker_keep_tenants_apart()")
     op.execute(KEEP_COSTS.format(name="insert", events="INSERT"))
     changes = "UPDATE OF status, created_at, started_at, finished_at, usage, stop"
@@ -296,7 +293,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("DROP FUNCTION caseworker_keep_costs() CASCADE")
-    op.execute(ERASE.format(costs=""))
+    op.execute(REDEFINE_ERASE.format(before=COSTS_OF_ERASED, after=""))
     op.execute("DROP TABLE run_costs, cost_sums, cost_backfill")
     for function in (
         "costs_of(text, text)",

@@ -45,9 +45,10 @@ _PERIODS: Final[Mapping[Period | None, tuple[str, str]]] = {
 """SQL for the start of a period, and the format of its name."""
 
 _GROUPS = """
-SELECT to_char({start}, '{form}') AS period, key, sum({count})::bigint AS runs, sum(llm_calls)::bigint AS llm_calls,
-    sum(tokens)::bigint AS tokens, sum(cost_usd) AS cost_usd,
-    sum(cost_usd_estimated) AS cost_usd_estimated, (sum(sum(runs)) OVER ())::bigint AS runs_in_all
+SELECT to_char({start}, '{form}') AS period, key, sum({count})::bigint AS runs,
+    sum(llm_calls)::bigint AS llm_calls, sum(tokens)::bigint AS tokens,
+    sum(cost_usd) AS cost_usd, sum(cost_usd_estimated) AS cost_usd_estimated,
+    (sum(sum(runs)) OVER ())::bigint AS runs_in_all
 FROM ({kept} UNION ALL {live}) AS cost
 WHERE {only} GROUP BY {start}, key HAVING sum(parts) <> 0
 ORDER BY period DESC, cost_usd DESC, key LIMIT 10001
@@ -68,7 +69,9 @@ class PostgresSpend:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._turn = FairSlots(1)  # a sum over rows uses one core of the database, not all
+        self._turn = FairSlots(1)  # a sum over runs uses one core of the database, not all
+        self._sums_suffice = False
+        """Whether the last range was complete, so that sums other than by metadata are fast."""
 
     async def find(
         self,
@@ -103,14 +106,13 @@ class PostgresSpend:
         )
         wall = None if all_tenants else tenant
         try:
-            async with transaction(self._pool, wall) as connection:
-                bounds = await bounds_of(connection, wall, after, before)
-            values = {"tenant": tenant, "key": metadata_key, **bounds.values()}
-            reads_runs = name == "metadata" or bounds.kept > bounds.after
             async with (
-                self._turn.held() if reads_runs else nullcontext(),
+                nullcontext() if self._sums_suffice and name != "metadata" else self._turn.held(),
                 transaction(self._pool, wall, statement_ms=SPEND_STATEMENT_MS) as connection,
             ):
+                bounds = await bounds_of(connection, wall, after, before)
+                self._sums_suffice = bounds.kept == bounds.after
+                values = {"tenant": tenant, "key": metadata_key, **bounds.values()}
                 rows = (await connection.exec_driver_sql(statement, values)).mappings().all()
         except StoreUnavailableError as error:
             if isinstance(getattr(error.__cause__, "orig", None), QueryCanceled):

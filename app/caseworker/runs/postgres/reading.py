@@ -21,7 +21,7 @@ from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.event_pairs import ENDS, STARTS
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import EventPage, Notification, Period, RunFilter, SpentSoFar
-from caseworker.runs.postgres.costs import IN_ROWS, IN_SUMS, KEPT, UNFILLED, UNFINISHED, bounds_of
+from caseworker.runs.postgres.costs import IN_ROWS, IN_SUMS, UNFILLED, UNFINISHED, bounds_of
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.journal_rows import (
     call_from_row,
