@@ -26,7 +26,7 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines
 from caseworker.platform.postgres.migrating import upgrade
 
-TABLES: Final = ("runs", "calls", "events")
+TABLES: Final = ("runs", "calls", "events", "run_costs")
 AT_ONCE: Final = 20_000
 IN_FLIGHT: Final = 16
 DAYS: Final = 7
@@ -152,7 +152,7 @@ def _fill(url: str, size: int) -> None:
 
 def _copy(connection: psycopg.Connection, table: str, run_id: str) -> sql.Composed:
     columns = [name for (name,) in connection.execute(COLUMNS, [table])]
-    moved = dict.fromkeys(MOVED if table == "runs" else (), sql.SQL("at"))
+    moved = dict.fromkeys(MOVED if table in ("runs", "run_costs") else (), sql.SQL("at"))
     values = [
         {**moved, "run_id": sql.SQL("new_id")}.get(name, sql.Identifier(name)) for name in columns
     ]

@@ -1,7 +1,7 @@
 """Kept costs and their sums equal the calls of the runs that exist, after every change."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,12 +12,12 @@ import pytest
 from psycopg.types.json import Json
 
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
-from caseworker.features.spend.keeping import CostKeeper
-from caseworker.features.spend.postgres import PostgresSpend
+from caseworker.features.spend.postgres import PostgresCosts, PostgresSpend
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.migrating import upgrade
-from caseworker.runs.ports import LateResult
+from caseworker.runs.ports import LateResult, Period
 from caseworker.runs.postgres.retention import delete_runs, drop_runs
+from tests.support.database import TestServer
 from tests.support.spend_oracle import spend_from_calls, statistics_from_runs
 from tests.support.stores import (
     Oracle,
@@ -183,7 +183,7 @@ class World:
             await self.connection.execute(WITHOUT_COSTS)
             for _ in range(4):
                 await self.end()
-        await CostKeeper(self.stores.engines.work).find_gaps()
+        await PostgresCosts(self.stores.engines.work).find_gaps()
 
     async def late(self) -> None:
         """Settle calls after the end of their run, and write another one."""
@@ -242,10 +242,11 @@ class World:
                 expected = await spend_from_calls(self.oracle, "a", group_by, **about)
                 assert await spend.find("a", group_by, **about) == expected, (group_by, about)
         after, before = some[0], some[1] + timedelta(microseconds=1)
-        for period in ("hour", "day"):
-            of = "a", period, after, before
-            counted = await statistics_from_runs(self.oracle, *of)
-            assert await self.stores.runs.statistics(*of) == counted, of
+        periods: tuple[Period, ...] = ("hour", "day")
+        for period in periods:
+            counted = await statistics_from_runs(self.oracle, "a", period, after, before)
+            found = await self.stores.runs.statistics("a", period, after, before)
+            assert found == counted, (period, after, before)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -262,21 +263,28 @@ async def test_sums_equal_the_calls_after_every_change(database_url: str, seed: 
 
         await oracle.rows("DELETE FROM runs")
         await world.check()
-        keeper = CostKeeper(stores.engines.work)
-        while await keeper.keep():
+        costs = PostgresCosts(stores.engines.work)
+        while await costs.keep():
             pass
         assert await oracle.value("SELECT count(*) FROM cost_sums") == 0
 
 
-async def test_sums_are_right_while_a_migrated_database_is_filled(empty_url: str) -> None:
+@pytest.fixture
+def migrated_url(postgres: TestServer) -> Iterator[str]:
+    """A database at the revision before the one that keeps costs."""
+    with postgres.empty_database() as url:
+        upgrade(url, BEFORE)
+        yield url
+
+
+async def test_sums_are_right_while_a_migrated_database_is_filled(migrated_url: str) -> None:
     """Runs that ended before the migration count from their calls until their costs are stored."""
-    upgrade(empty_url, BEFORE)
-    async with open_oracle(empty_url) as oracle, open_stores(empty_url) as stores:
+    async with open_oracle(migrated_url) as oracle, open_stores(migrated_url) as stores:
         world = World(stores, oracle, random.Random(1))
         for _ in range(30):
             await world.accept()
             await world.end()
-        upgrade(empty_url)
+        upgrade(migrated_url)
         assert len(world.ended) > 10
         assert await oracle.value("SELECT count(*) FROM run_costs") == 0
         filled = 0
@@ -295,12 +303,12 @@ async def test_kept_costs_do_not_contain_metadata_and_leave_with_their_runs(
     stores: Stores, oracle: Oracle
 ) -> None:
     """After an erasure, a retention sweep and a merge, no row has a sum."""
-    keeper = CostKeeper(stores.engines.work)
+    costs = PostgresCosts(stores.engines.work)
     for run_id in ("a", "b"):
         accepted = await stores.runs.accept(new_run(run_id), worker_id="w1")
         calls = records_of(graph_with_calls(run_id), charge={"tokens": 15})
         await stores.journal.finish(end_of(accepted.run, calls=calls))
-    while await keeper.keep():
+    while await costs.keep():
         pass
     names = """SELECT count(*) FROM information_schema.columns WHERE column_name = 'metadata'
         AND table_name IN ('run_costs', 'cost_sums', 'cost_backfill')"""
@@ -311,7 +319,7 @@ async def test_kept_costs_do_not_contain_metadata_and_leave_with_their_runs(
         await delete_runs(connection, "default", ["a"])
         batch = {"tenant": "default", "record": "runs", "days": 0, "limit": 10}
         await drop_runs(connection, batch)
-    while await keeper.keep():
+    while await costs.keep():
         pass
 
     assert await oracle.value("SELECT count(*) FROM runs WHERE request IS NOT NULL") == 0
@@ -323,7 +331,7 @@ async def test_the_erasure_of_a_tenant_leaves_no_sums(stores: Stores, oracle: Or
     """Rows of sums that were not merged yet are deleted too."""
     accepted = await stores.runs.accept(new_run("a", tenant="acme"), worker_id="w1")
     await stores.journal.finish(end_of(accepted.run))
-    await CostKeeper(stores.engines.work).keep()
+    await PostgresCosts(stores.engines.work).keep()
     erasure = PostgresErasure(stores.engines.work)
 
     await erasure.erase_runs(Subject("acme"), [{"a"}])
@@ -337,7 +345,7 @@ async def test_late_costs_of_the_service_reach_the_sums(stores: Stores, oracle: 
     accepted = await stores.runs.accept(new_run("a"), worker_id="w1")
     graph = graph_with_calls("a")
     await stores.journal.finish(end_of(accepted.run, calls=records_of(graph)))
-    await CostKeeper(stores.engines.work).keep()
+    await PostgresCosts(stores.engines.work).keep()
     before = await oracle.value("SELECT sum(tokens) FROM run_costs")
     later = records_of(graph_with_calls("a", llm_calls=3), charge={"tokens": 100})[-2:]
     key, fence = accepted.run.key, accepted.run.fence
@@ -349,8 +357,8 @@ async def test_late_costs_of_the_service_reach_the_sums(stores: Stores, oracle: 
 
 async def test_one_process_at_a_time_keeps_costs(stores: Stores, oracle: Oracle) -> None:
     """Another process does not wait for the lock, and finds nothing to do."""
-    keeper = CostKeeper(stores.engines.work)
+    costs = PostgresCosts(stores.engines.work)
     async with oracle.connection.transaction():
         await oracle.rows("SELECT pg_advisory_xact_lock(hashtextextended('costs', 3))")
-        await keeper.find_gaps()
-        assert not await keeper.keep()
+        await costs.find_gaps()
+        assert not await costs.keep()

@@ -5,13 +5,15 @@ from typing import Final
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.spend import http
 from caseworker.features.spend.keeping import CostKeeper
-from caseworker.features.spend.postgres import PostgresSpend
+from caseworker.features.spend.postgres import PostgresCosts, PostgresSpend
 
 
 def open_spend(parts: Parts) -> Opened:
     """Build the reader of costs and the loop that adds them up."""
     pool = parts.engines.work
-    return Opened(services=[PostgresSpend(pool)], loops={"costs": CostKeeper(pool).run})
+    return Opened(
+        services=[PostgresSpend(pool)], loops={"costs": CostKeeper(PostgresCosts(pool)).run}
+    )
 
 
 SPEND: Final = Feature(

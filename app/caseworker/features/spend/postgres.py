@@ -17,6 +17,10 @@ from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.costs import (
     AGENT,
+    FILL,
+    FIND_GAPS,
+    SUM,
+    TRY_LOCK_SUMS,
     bounds_of,
     kept_costs,
     kept_costs_by_run,
@@ -28,6 +32,9 @@ Period = Literal["day", "month"]
 MAX_GROUPS: Final = 10_000
 SPEND_STATEMENT_MS: Final = 10_000
 """Statement timeout in milliseconds; by metadata, a million runs take about two seconds."""
+KEEP_STATEMENT_MS: Final = 30_000
+"""Statement timeout of the background loop in milliseconds; its slowest statement counts all runs.
+"""
 
 _METADATA: Final = "runs.metadata ->> %(key)s"
 _KEYS: Final[Mapping[str, tuple[str, str]]] = {
@@ -121,3 +128,32 @@ class PostgresSpend:
         if len(rows) > MAX_GROUPS:
             raise RangeTooLargeError
         return [dict(row) for row in rows]
+
+
+class PostgresCosts:
+    """Keeps the costs of runs; every method is a series of short transactions."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def find_gaps(self) -> None:
+        """Schedule the tenants that have runs without stored costs, unless a process works.
+
+        Raises:
+            StoreUnavailableError: the database is unavailable or too busy.
+        """
+        async with transaction(self._pool, statement_ms=KEEP_STATEMENT_MS) as connection:
+            if (await connection.exec_driver_sql(TRY_LOCK_SUMS)).scalar_one():
+                await connection.exec_driver_sql(FIND_GAPS)
+
+    async def keep(self) -> bool:
+        """Store and add up the costs of one batch of runs; return whether there may be more.
+
+        Raises:
+            StoreUnavailableError: the database is unavailable or too busy.
+        """
+        more = False
+        for statement in (FILL, SUM):
+            async with transaction(self._pool, statement_ms=KEEP_STATEMENT_MS) as connection:
+                more |= (await connection.exec_driver_sql(statement)).scalar_one()
+        return more
