@@ -111,7 +111,7 @@ $$
 """Returns the costs of a run by model, from its calls. ``OFFSET 0`` has each call parsed once.
 
 ``of_model`` is false for the calls without a model, tokens and cost: they count only in sums that
-are not by model. A run without others has one row of zeros.
+are not by model. A run without calls has one row of zeros.
 """
 
 ROW = """tenant_id, run_id, part, created_at, status, seconds, stop_kind, stop_detail, agent,
@@ -249,8 +249,8 @@ END $$
 """
 """Stores the costs of the newest runs that may lack them. Returns false if no tenant has any.
 
-The runs are locked by an earlier statement than the one that reads their costs. So they are neither
-deleted meanwhile nor do they get late costs.
+The runs are locked by an earlier statement than the one that reads their costs. So they can neither be
+deleted nor get late costs between the two.
 """
 
 COSTS_OF_ERASED = """DELETE FROM run_costs USING erased

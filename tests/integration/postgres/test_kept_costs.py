@@ -1,8 +1,9 @@
 """Kept costs and their sums equal the calls of the runs that exist, after every change."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -267,6 +268,47 @@ async def test_sums_equal_the_calls_after_every_change(database_url: str, seed: 
         while await costs.keep():
             pass
         assert await oracle.value("SELECT count(*) FROM cost_sums") == 0
+
+
+async def test_concurrent_changes_leave_exact_sums_and_no_deadlock(database_url: str) -> None:
+    """Several sessions end, settle and erase runs while others store, add up and read costs."""
+    async with AsyncExitStack() as stack:
+        stores = await stack.enter_async_context(open_stores(database_url))
+        worlds = [
+            World(
+                stores,
+                await stack.enter_async_context(open_oracle(database_url)),
+                random.Random(seed),
+                count=seed * 10_000,
+            )
+            for seed in range(4)
+        ]
+        changed = asyncio.Event()
+
+        async def change(world: World) -> None:
+            for _ in range(150):
+                await world.step()
+
+        async def keep() -> None:
+            while not changed.is_set():
+                await PostgresCosts(stores.engines.work).keep()
+                await PostgresCosts(stores.engines.work).find_gaps()
+
+        async with asyncio.TaskGroup() as keeping:
+            for _ in range(2):
+                keeping.create_task(keep())
+            async with asyncio.TaskGroup() as changing:
+                for world in worlds:
+                    changing.create_task(change(world))
+            changed.set()
+        costs = PostgresCosts(stores.engines.work)
+        for _ in range(2):  # runs without costs are not looked for while older ones are left
+            await costs.find_gaps()
+            while await costs.keep():
+                pass
+        await worlds[0].check()
+        assert await worlds[0].oracle.value("SELECT sum(runs) FROM cost_sums") > 0
+        await worlds[0].oracle.rows("DELETE FROM runs")
 
 
 @pytest.fixture
