@@ -249,8 +249,8 @@ END $$
 """
 """Stores the costs of the newest runs that may lack them. Returns false if no tenant has any.
 
-The runs are locked by an earlier statement than the one that reads their costs. So they can neither be
-deleted nor get late costs between the two.
+The runs are locked by an earlier statement than the one that reads their costs. So they can neither
+be deleted nor get late costs between the two.
 """
 
 COSTS_OF_ERASED = """DELETE FROM run_costs USING erased

@@ -271,7 +271,7 @@ async def test_sums_equal_the_calls_after_every_change(database_url: str, seed: 
 
 
 async def test_concurrent_changes_leave_exact_sums_and_no_deadlock(database_url: str) -> None:
-    """Several sessions end, settle and erase runs while others store, add up and read costs."""
+    """Several sessions end, settle and erase runs, and two more store and add up costs."""
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(database_url))
         worlds = [

@@ -29,7 +29,7 @@ LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 _LOCK: Final = "advisory_xact_lock(hashtextextended('costs', 3))"
 LOCK_SUMS: Final = f"SELECT pg_{_LOCK}"
-"""Wait for the process that merges sums, and keep other processes from doing so in this transaction."""
+"""Wait for the process that merges sums; no process merges until this transaction ends."""
 
 TRY_LOCK_SUMS: Final = f"SELECT pg_try_{_LOCK}"
 """Return whether this transaction holds the lock that lets one process at a time keep costs."""
