@@ -147,8 +147,13 @@ async def test_runs_are_accepted_executed_and_shown_by_either_release(
         assert all([await _kinds(fleet.of_after, name) for name in names])
         older = ["UNDER-WAY", *(f"CASE-{number}" for number in range(0, 8, 2))]
         traces = [[await _kinds(client, name) for name in older] for client in clients]
+        async with httpx.AsyncClient(trust_env=False) as http:
+            asked = [f"{client.url}/spend?group_by=model" for client in clients]
+            spent = [(await http.get(url)).raise_for_status().json() for url in asked]
 
     assert traces[0] == traces[1]
+    assert spent[0] == spent[1]
+    assert spent[1]["total"]["runs"] == len(names)
 
 
 async def test_either_release_stops_the_runs_of_the_other(

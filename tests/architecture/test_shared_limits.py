@@ -32,7 +32,7 @@ UNLIMITED: Final = "created without a limit"
 ONCE: Final = "held once, while something is loaded"
 CACHES: Final = "definitions, prepared graphs, offers of tools and other caches"
 PART: Final = "part of a pool that has a row"
-SUMS: Final = "requests to `GET /spend`, and to `GET /statistics`"
+SUMS: Final = "requests to `GET /spend` by metadata or during a backfill, and to `GET /statistics`"
 SHARED: Final = {
     "caseworker/core/budget/usage.py RLock": OF_ONE,
     "caseworker/core/trace/execution_graph.py RLock": OF_ONE,

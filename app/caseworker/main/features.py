@@ -67,6 +67,7 @@ RUNS: Final = Feature(
     problems=problems.PROBLEMS,
     tables=[
         *("runs", "calls", "events", "snapshots", "workers", "deaths"),
+        *("run_costs", "cost_sums", "cost_backfill"),
         *("provider_limits", "provider_turns", "waiting_tenants"),
     ],
     retention={

@@ -31,6 +31,7 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.ports import RunFilter, json_of_text
+from caseworker.runs.postgres.costs import LOCK_SUMS
 from caseworker.runs.postgres.retention import KEEP_FENCE, delete_runs
 from caseworker.runs.postgres.run_listing import with_metadata
 from caseworker.runs.postgres.tables import metadata, runs
@@ -71,7 +72,7 @@ _LAST_KEYS = (
     "It has the only API keys. Without any, the service would accept requests without a key as soon"
     " as no bootstrap key is configured. Create a key of another tenant first."
 )
-_COUNTS = ("stored_runs", "stored", "waiting_tenants")
+_COUNTS = ("stored_runs", "stored", "cost_sums", "waiting_tenants")
 """Tables that triggers of the other tables write, so they are emptied last."""
 
 
@@ -211,6 +212,7 @@ class PostgresErasure:
             )
             if subject.metadata is None:
                 await connection.exec_driver_sql(_JOBS, (subject.tenant,))
+                await connection.exec_driver_sql(LOCK_SUMS)
                 tables = (await connection.exec_driver_sql(_TABLES)).scalars().all()
                 for table in sorted(tables, key=_COUNTS.__contains__):
                     drop = f'DELETE FROM "{table}" WHERE tenant_id = %s'  # noqa: S608

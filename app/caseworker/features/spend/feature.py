@@ -2,13 +2,23 @@
 
 from typing import Final
 
-from caseworker.features.feature import Feature, Opened
+from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.spend import http
-from caseworker.features.spend.postgres import PostgresSpend
+from caseworker.features.spend.keeping import CostKeeper
+from caseworker.features.spend.postgres import PostgresCosts, PostgresSpend
+
+
+def open_spend(parts: Parts) -> Opened:
+    """Build the reader of costs and the loop that adds them up."""
+    pool = parts.engines.work
+    return Opened(
+        services=[PostgresSpend(pool)], loops={"costs": CostKeeper(PostgresCosts(pool)).run}
+    )
+
 
 SPEND: Final = Feature(
     name="spend",
     routes=http.router.routes,
     errors=http.ERRORS,
-    open=lambda parts: Opened(services=[PostgresSpend(parts.engines.work)]),
+    open=open_spend,
 )

@@ -1,4 +1,4 @@
-"""Adds up the charges in the journals of runs.
+"""Adds up the charges in the journals of runs; see :mod:`caseworker.runs.postgres.costs`.
 
 A journal contains the charges of one run without its children, so each child is counted once.
 Failed and interrupted calls keep their charges, and a call in flight is charged with its estimate.
@@ -6,6 +6,7 @@ Imported and replayed calls have none.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -14,69 +15,56 @@ from psycopg.errors import QueryCanceled
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.engines import Pool, transaction
-from caseworker.runs.postgres.run_listing import AGENT_NAME, RUNS_AN_AGENT
+from caseworker.runs.postgres.costs import (
+    AGENT,
+    FILL,
+    FIND_GAPS,
+    SUM,
+    TRY_LOCK_SUMS,
+    bounds_of,
+    kept_costs,
+    kept_costs_by_run,
+    live_costs,
+)
 
 Period = Literal["day", "month"]
 
 MAX_GROUPS: Final = 10_000
 SPEND_STATEMENT_MS: Final = 10_000
-"""Statement timeout in milliseconds; a million calls take two to five seconds."""
-
-_KEYS: Final[Mapping[str, str]] = {
-    "tenant": "runs.tenant_id",
-    "agent": f"CASE WHEN {RUNS_AN_AGENT} THEN {AGENT_NAME} END",
-    "model": "spent.model",
-    "metadata": "runs.metadata ->> %(key)s",
-}
-_PERIODS: Final[Mapping[Period | None, str]] = {
-    None: "NULL::text",
-    "day": "to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
-    "month": "to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM')",
-}
-
-_SPENT = """
-SELECT {model} AS model,
-    sum(CASE WHEN amounts ?| '{{m,b,llm_calls_small,llm_calls_big}}' THEN greatest(1,
-        coalesce(amounts ->> 'm', amounts ->> 'llm_calls_small', '0')::bigint
-        + coalesce(amounts ->> 'b', amounts ->> 'llm_calls_big', '0')::bigint) END) AS llm_calls,
-    sum(coalesce(amounts ->> 't', amounts ->> 'tokens')::bigint) AS tokens,
-    sum(coalesce(amounts ->> 'c', amounts ->> 'cost_usd')::numeric) AS cost_usd,
-    sum(coalesce(amounts ->> 'f', amounts ->> 'cost_usd_estimated')::numeric) AS cost_usd_estimated
-FROM (
-    SELECT CASE WHEN list IS NULL THEN node ->> 'model' ELSE list ->> 5 END AS model,
-        CASE WHEN list IS NULL THEN charge ELSE list -> 9 END AS amounts
-    FROM (
-        SELECT node, charge, brief::jsonb AS list FROM calls
-        WHERE calls.tenant_id = runs.tenant_id AND calls.run_id = runs.run_id OFFSET 0
-    ) AS call
-) AS charged
-{only}
-GROUP BY 1
-"""
-"""Add up the charges of one run, by model if ``model`` is that column.
-
-The number of LLM calls follows from the calls per tier, as in the usage of a run. ``OFFSET 0`` has
-each call parsed once.
+"""Statement timeout in milliseconds; by metadata, a million runs take about two seconds."""
+KEEP_STATEMENT_MS: Final = 30_000
+"""Statement timeout of the background loop in milliseconds; its slowest statement counts all runs.
 """
 
-_OF_MODELS: Final = "WHERE model IS NOT NULL OR amounts ?| '{t,tokens,c,cost_usd}'"
+_METADATA: Final = "runs.metadata ->> %(key)s"
+_KEYS: Final[Mapping[str, tuple[str, str]]] = {
+    "tenant": ("tenant_id", "tenant_id"),
+    "agent": ("agent", AGENT),
+    "model": ("model", "model"),
+    "metadata": (_METADATA, _METADATA),
+}
+"""SQL for the key of a group, from kept costs and from the calls of a run."""
+_PERIODS: Final[Mapping[Period | None, tuple[str, str]]] = {
+    None: ("NULL::timestamp", "YYYY"),
+    "day": ("date_trunc('day', at AT TIME ZONE 'UTC')", "YYYY-MM-DD"),
+    "month": ("date_trunc('month', at AT TIME ZONE 'UTC')", "YYYY-MM"),
+}
+"""SQL for the start of a period, and the format of its name."""
 
 _GROUPS = """
-WITH found AS MATERIALIZED (
-    SELECT runs.run_id, {period} AS period, {key} AS key, spent.*
-    FROM runs {join} LATERAL ({spent}) AS spent ON true
-    WHERE {scope} AND request IS NOT NULL
-        AND created_at >= coalesce(%(after)s, '-infinity'::timestamptz)
-        AND created_at < coalesce(%(before)s, 'infinity'::timestamptz)
-)
-SELECT period, key, count(*) AS runs, coalesce(sum(llm_calls), 0)::bigint AS llm_calls,
-    coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost_usd), 0) AS cost_usd,
-    coalesce(sum(cost_usd_estimated), 0) AS cost_usd_estimated,
-    (SELECT count({each}) FROM found) AS runs_in_all
-FROM found GROUP BY period, key
+SELECT to_char({start}, '{form}') AS period, key, sum({count})::bigint AS runs,
+    sum(llm_calls)::bigint AS llm_calls, sum(tokens)::bigint AS tokens,
+    sum(cost_usd) AS cost_usd, sum(cost_usd_estimated) AS cost_usd_estimated,
+    (sum(sum(runs)) OVER ())::bigint AS runs_in_all
+FROM ({kept} UNION ALL {live}) AS cost
+WHERE {only} GROUP BY {start}, key HAVING sum(parts) <> 0
 ORDER BY period DESC, cost_usd DESC, key LIMIT 10001
 """
-"""One group more than :data:`MAX_GROUPS` shows that there are too many."""
+"""One group more than :data:`MAX_GROUPS` shows that there are too many.
+
+By model, a run counts in the group of each of its models, but once in ``runs_in_all``. The sum of a
+deleted group is zero until it is merged away.
+"""
 
 
 class RangeTooLargeError(Exception):
@@ -88,7 +76,9 @@ class PostgresSpend:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._turn = FairSlots(1)  # a slow sum uses one core of the database, not all
+        self._turn = FairSlots(1)  # a sum over runs uses one core of the database, not all
+        self._sums_suffice = False
+        """Whether the last range was complete, so that sums other than by metadata are fast."""
 
     async def find(
         self,
@@ -108,26 +98,29 @@ class PostgresSpend:
         Raises:
             RangeTooLargeError: there are too many groups or runs.
         """
-        name, _, key = group_by.partition(".")
-        by_model = name == "model"
+        name, _, metadata_key = group_by.partition(".")
+        scope = "true" if all_tenants else "tenant_id = %(tenant)s"
+        key, live_key = _KEYS[name]
+        start, form = _PERIODS[period]
+        kept = kept_costs_by_run if name == "metadata" else kept_costs
         statement = _GROUPS.format(
-            period=_PERIODS[period],
-            key=_KEYS[name],
-            join="JOIN" if by_model else "LEFT JOIN",
-            each="DISTINCT run_id" if by_model else "*",
-            spent=_SPENT.format(
-                model="model" if by_model else "NULL::text", only=_OF_MODELS if by_model else ""
-            ),
-            scope="true" if all_tenants else "runs.tenant_id = %(tenant)s",
+            start=start,
+            form=form,
+            count="parts" if name == "model" else "runs",
+            kept=kept(key, scope),
+            live=live_costs(live_key, scope),
+            only="of_model" if name == "model" else "true",
         )
-        asked = {"tenant": tenant, "key": key, "after": after, "before": before}
         wall = None if all_tenants else tenant
         try:
             async with (
-                self._turn.held(),
+                nullcontext() if self._sums_suffice and name != "metadata" else self._turn.held(),
                 transaction(self._pool, wall, statement_ms=SPEND_STATEMENT_MS) as connection,
             ):
-                rows = (await connection.exec_driver_sql(statement, asked)).mappings().all()
+                bounds = await bounds_of(connection, wall, after, before)
+                self._sums_suffice = bounds.kept == bounds.after
+                values = {"tenant": tenant, "key": metadata_key, **bounds.values()}
+                rows = (await connection.exec_driver_sql(statement, values)).mappings().all()
         except StoreUnavailableError as error:
             if isinstance(getattr(error.__cause__, "orig", None), QueryCanceled):
                 raise RangeTooLargeError from error
@@ -135,3 +128,32 @@ class PostgresSpend:
         if len(rows) > MAX_GROUPS:
             raise RangeTooLargeError
         return [dict(row) for row in rows]
+
+
+class PostgresCosts:
+    """Keeps the costs of runs; every method is a series of short transactions."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def find_gaps(self) -> None:
+        """Schedule the tenants that have runs without stored costs, unless a process works.
+
+        Raises:
+            StoreUnavailableError: the database is unavailable or too busy.
+        """
+        async with transaction(self._pool, statement_ms=KEEP_STATEMENT_MS) as connection:
+            if (await connection.exec_driver_sql(TRY_LOCK_SUMS)).scalar_one():
+                await connection.exec_driver_sql(FIND_GAPS)
+
+    async def keep(self) -> bool:
+        """Store and add up the costs of one batch of runs; return whether there may be more.
+
+        Raises:
+            StoreUnavailableError: the database is unavailable or too busy.
+        """
+        more = False
+        for statement in (FILL, SUM):
+            async with transaction(self._pool, statement_ms=KEEP_STATEMENT_MS) as connection:
+                more |= (await connection.exec_driver_sql(statement)).scalar_one()
+        return more

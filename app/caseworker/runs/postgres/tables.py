@@ -184,3 +184,38 @@ account_holds = Table(
     Column("tokens", BigInteger, nullable=False),
 )
 """What calls in flight have reserved in accounts. A run that has ended has no rows."""
+
+run_costs = Table(
+    "run_costs",
+    metadata,
+    *run_key(),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("seconds", Double),
+    *columns(Text, "stop_kind stop_detail agent model"),
+    *columns(Boolean, "of_model summed", nullable=False),
+    *columns(BigInteger, "llm_calls tokens", nullable=False),
+    *columns(Numeric, "cost_usd cost_usd_estimated", nullable=False),
+)
+"""Costs of runs that have ended, by model; see :mod:`caseworker.runs.postgres.costs`."""
+
+cost_sums = Table(
+    "cost_sums",
+    metadata,
+    *columns(Text, "tenant_id span status", nullable=False),
+    Column("start", INSTANT, nullable=False),
+    *columns(Text, "stop_kind stop_detail agent model"),
+    *columns(Boolean, "of_model merged", nullable=False),
+    *columns(BigInteger, "runs parts llm_calls tokens", nullable=False),
+    *columns(Numeric, "cost_usd cost_usd_estimated", nullable=False),
+)
+"""Sums of ``run_costs`` by hour and day in UTC, as rows that are added up."""
+
+cost_backfill = Table(
+    "cost_backfill",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("before", INSTANT, nullable=False),
+)
+"""Tenants whose runs accepted before a time may lack rows in ``run_costs``."""

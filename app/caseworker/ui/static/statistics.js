@@ -9,8 +9,6 @@ import { badge, words } from "./status.js";
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
 const REFRESH_MS = 15_000;
-/** The costs are read in every fourth round: they are added up from all calls. */
-const SPEND_EVERY = 4;
 const RANGES = {
   "24h": ["24 hours", "hour", 24],
   "7d": ["7 days", "day", 7],
@@ -35,20 +33,18 @@ export async function show({ main, query, signal }) {
   const times = new Plot("Duration", { shown: seconds, lines: true, note: `from start to end, by ${period}` });
   const costs = new Plot("Cost by agent", { shown: money, note: `${period === "hour" ? "last 7 days, " : ""}by day in UTC` });
   let previous;
-  let spent;
-  for (let round = 0; ; round += 1) {
+  for (;;) {
     const step = period === "hour" ? HOUR : DAY;
     const starts = slotsUntilNow(step, length);
     const days = slotsUntilNow(DAY, Math.max(7, (length * step) / DAY));
     const since = (start) => new Date(start).toISOString();
-    const [found, costNow] = await Promise.all([
+    const [found, spent] = await Promise.all([
       get("/statistics", { period, after: since(starts[0]) }, signal),
-      round % SPEND_EVERY ? spent : get("/spend", { group_by: "agent", period: "day", after: since(days[0]) }, signal).catch((error) => ({ error, items: [] })),
+      get("/spend", { group_by: "agent", period: "day", after: since(days[0]) }, signal).catch((error) => ({ error, items: [] })),
     ]).catch((error) => {
       if (!previous || signal.aborted || error.status === 401) throw error;
       return [];
     });
-    spent = costNow ?? spent;
     if (signal.aborted) return;
     const now = found && JSON.stringify([found.items, found.now, found.failures, spent.items, starts]);
     if (now && now !== previous) {
