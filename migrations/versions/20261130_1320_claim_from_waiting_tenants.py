@@ -14,6 +14,9 @@ and schedules while their indexes are built: milliseconds for ten thousand queue
 
 The functions by which earlier releases claim runs do not use the table.
 
+Writes to ``runs`` are blocked while the waiting tenants are inserted and the small tables of jobs,
+deaths and schedules are indexed.
+
 Schedules are fired without jobs, so theirs are deleted. Processes of the previous release create
 them again for overdue schedules.
 
