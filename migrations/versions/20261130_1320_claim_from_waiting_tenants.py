@@ -9,9 +9,6 @@ commit, and inserts a row if it sees none. A claim removes rows only under the e
 sees the effects of all such transactions. Neither side waits: without the shared lock a transaction
 inserts the row in any case, and without the exclusive lock a claim leaves it.
 
-Writes to ``runs`` are blocked while the tenants with queued runs are read, and those to jobs, deaths
-and schedules while their indexes are built: milliseconds for ten thousand queued runs.
-
 The functions by which earlier releases claim runs do not use the table.
 
 Writes to ``runs`` are blocked while the waiting tenants are inserted and the small tables of jobs,
