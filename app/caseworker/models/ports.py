@@ -79,6 +79,9 @@ class Message:
     the tool call for a ``tool`` message. The content of a ``tool`` message with this key is the
     call's complete result as compact JSON. Stored messages contain the key instead of the content;
     providers do not receive it. None if no journaled call produced the message."""
+    branch_index: int | None = field(default=None, compare=False)
+    """Position, from 0, in the branch of the thread that stores the message. Traces name the
+    position instead of the content. None if no thread stores it."""
 
     @property
     def reference(self) -> dict[str, Any] | None:

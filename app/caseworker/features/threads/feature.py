@@ -23,7 +23,9 @@ def open_threads(parts: Parts) -> Opened:
         parts.service(Admissions),
         parts.service(PostgresQuotas).get,
     )
-    return Opened(services=[Chats(store, parts.service(RunService)), admission])
+    most = parts.service(ApiLimits).max_graph_bytes
+    chats = Chats(store, parts.service(RunService), max_branch_bytes=most)
+    return Opened(services=[chats, admission])
 
 
 THREADS: Final = Feature(
