@@ -68,9 +68,9 @@ BEGIN
                 nullif(made.value ->> 'model', ''), made.brief ->> 5, made.node ->> 'model')
             FROM calls made
             WHERE made.tenant_id = run.tenant_id AND made.run_id = run.run_id
-                AND EXISTS (SELECT FROM jsonb_array_elements_text(ends) step
-                    WHERE starts_with(made.call_key, step || '/')
-                        OR starts_with(made.call_key, step || '~'))
+                AND EXISTS (SELECT FROM jsonb_array_elements_text(ends) AS last(step_id)
+                    WHERE starts_with(made.call_key, step_id || '/')
+                        OR starts_with(made.call_key, step_id || '~'))
                 AND coalesce(made.brief ->> 0, made.node ->> 'kind') = 'llm'
                 AND made.status NOT IN ('created', 'fail')
                 AND made.outcome IS DISTINCT FROM 'not_made'
@@ -109,6 +109,8 @@ BEGIN
         'incomplete', answer -> 'incomplete', 'incomplete_reason', answer -> 'incomplete_reason',
         'model', answer -> 'model',
         'calls', CASE WHEN octet_length(calls::text) <= 1048576 THEN calls ELSE '"too long"' END);
+EXCEPTION WHEN data_exception THEN -- the run must end nevertheless
+    RETURN json_build_object('status', run.status, 'parts', '[]'::json);
 END $$
 """
 """Returns the answer in an ended run, from the outputs of the last steps ``ends`` of its graph.
