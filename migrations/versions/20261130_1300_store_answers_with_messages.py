@@ -299,25 +299,6 @@ END $$
 
 The lock on the thread makes concurrent additions and deletions wait."""
 
-COUNT_MESSAGES = """
-CREATE OR REPLACE FUNCTION caseworker_count_messages() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    IF TG_OP <> 'DELETE' THEN
-        INSERT INTO stored AS s (tenant_id, part, bytes, definitions, threads)
-        SELECT tenant_id, pg_backend_pid(), sum({size}), sum(0), sum(0) FROM added
-        GROUP BY tenant_id
-        ON CONFLICT (tenant_id, part) DO UPDATE SET bytes = s.bytes + excluded.bytes;
-    END IF;
-    IF TG_OP <> 'INSERT' THEN
-        INSERT INTO stored AS s (tenant_id, part, bytes, definitions, threads)
-        SELECT tenant_id, pg_backend_pid(), -sum({size}), -sum(0), -sum(0) FROM removed
-        GROUP BY tenant_id
-        ON CONFLICT (tenant_id, part) DO UPDATE SET bytes = s.bytes + excluded.bytes;
-    END IF;
-    RETURN NULL;
-END $$
-"""
-
 OF_TEXT = "coalesce(octet_length(content), 0)"
 WITH_ANSWERS = f"{OF_TEXT} + coalesce(octet_length(answer::text), 0)"
 
@@ -334,15 +315,21 @@ WHERE answer IS NOT NULL GROUP BY tenant_id
 ON CONFLICT (tenant_id, part) DO UPDATE SET bytes = s.bytes + excluded.bytes
 """
 
-CLAIM = """
+CHANGE = """
 DO $do$ BEGIN EXECUTE (
     SELECT replace(text, $b${}$b$, $a${}$a$)
-    FROM pg_get_functiondef('caseworker_claim({})'::regprocedure) AS function(text)
+    FROM pg_get_functiondef('{}'::regprocedure) AS function(text)
 ); END $do$
 """
+"""Redefines a function with a changed text."""
 
-OF_BEFORE = ("text, integer, text, text", "text, integer, text, text, text[]")
-"""Parameters of the functions by which the previous release and older ones claim runs."""
+COUNTS = "caseworker_count_messages()"
+
+CLAIMS_BEFORE = (
+    "caseworker_claim(text, integer, text, text)",
+    "caseworker_claim(text, integer, text, text, text[])",
+)
+"""Functions by which the previous release and older ones claim runs."""
 
 READY = "r.queued_at <= now_at"
 WITH_MESSAGES = f"{READY} AND r.request #>> '{{chat,messages,0,content}}' IS DISTINCT FROM ''"
@@ -354,24 +341,24 @@ def upgrade() -> None:
         op.execute(statement)
     for statement in (ANSWER, STORE, ERASE, KEEP, BRANCH, ADD):
         op.execute(statement)
-    op.execute(COUNT_MESSAGES.format(size=WITH_ANSWERS))
+    op.execute(CHANGE.format(OF_TEXT, WITH_ANSWERS, COUNTS))
     for trigger in (COUNT_ANSWERS, ERASE_ANSWERS, KEEP_DELETED, KEEP_ERASED, STORE_ANSWERS):
         op.execute(trigger)
-    for types in OF_BEFORE:
-        op.execute(CLAIM.format(READY, WITH_MESSAGES, types))
+    for function in CLAIMS_BEFORE:
+        op.execute(CHANGE.format(READY, WITH_MESSAGES, function))
     op.execute("SELECT caseworker_keep_tenants_apart()")
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
-    for types in OF_BEFORE:
-        op.execute(CLAIM.format(WITH_MESSAGES, READY, types))
+    for function in CLAIMS_BEFORE:
+        op.execute(CHANGE.format(WITH_MESSAGES, READY, function))
     op.execute("DROP TRIGGER runs_store_answer ON runs")
     for name in ("caseworker_counts_update", "messages_erase_answer", "messages_keep_deleted"):
         op.execute(f"DROP TRIGGER {name} ON messages")
     op.execute("DROP TRIGGER messages_keep_erased ON messages")
     op.execute(UNCOUNT)
-    op.execute(COUNT_MESSAGES.format(size=OF_TEXT))
+    op.execute(CHANGE.format(WITH_ANSWERS, OF_TEXT, COUNTS))
     op.execute("DROP FUNCTION caseworker_add_messages(text, text, json, integer)")
     op.execute("DROP FUNCTION caseworker_branch(text, text, text, text)")
     op.execute("DROP FUNCTION caseworker_keep_messages()")

@@ -94,7 +94,8 @@ class PostgresBranches:
         """Return the branch to a leaf; for a run, with the messages that are kept for it."""
         if leaf is None:
             return Branch((), {})
-        rows = await read_rows(self._engines.work, BRANCH, (tenant, thread_id, leaf, run_id))
+        values = (tenant, thread_id, leaf, run_id)
+        rows = await read_rows(self._engines.work, BRANCH, values, tenant=tenant)
         answers = {
             row["message_id"]: StoredAnswer.of_json(row["answer"])
             for row in rows

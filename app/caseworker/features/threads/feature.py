@@ -6,6 +6,7 @@ from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
+from caseworker.features.threads.moving import AnswerMoves
 from caseworker.features.threads.postgres import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
@@ -25,7 +26,8 @@ def open_threads(parts: Parts) -> Opened:
     )
     most = parts.service(ApiLimits).max_graph_bytes
     chats = Chats(store, parts.service(RunService), max_branch_bytes=most)
-    return Opened(services=[chats, admission])
+    moves = AnswerMoves(parts.engines.work)
+    return Opened(services=[chats, admission], loops={"answers": moves.run})
 
 
 THREADS: Final = Feature(
@@ -33,7 +35,7 @@ THREADS: Final = Feature(
     routes=http.router.routes,
     errors=http.ERRORS,
     problems=http.PROBLEMS,
-    tables=["threads", "messages"],
+    tables=["threads", "messages", "kept_messages", "moves"],
     retention={"threads": drop_threads},
     open=open_threads,
 )
