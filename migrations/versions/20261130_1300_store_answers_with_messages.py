@@ -197,8 +197,8 @@ END $$
 """
 """Keeps messages that are erased or deleted for the unfinished runs whose branch has them.
 
-The lock on the thread orders this against :data:`BRANCH`: a run that has read its branch before is
-seen here, and a run that is not seen here reads its branch afterwards.
+The lock on the thread orders this against runs that read their branches, which lock it too: a run
+that has read its branch before is seen here, and a run that is not seen here reads it afterwards.
 """
 
 KEEP_DELETED = """
@@ -210,47 +210,6 @@ KEEP_ERASED = """
 CREATE TRIGGER messages_keep_erased AFTER UPDATE ON messages
 REFERENCING OLD TABLE AS gone NEW TABLE AS changed
 FOR EACH STATEMENT EXECUTE FUNCTION caseworker_keep_messages()
-"""
-
-BRANCH = """
-CREATE FUNCTION caseworker_branch(of_tenant text, of_thread text, leaf text, of_run text)
-RETURNS TABLE (message_id text, role text, content text, ends jsonb, answer json)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-    IF of_run IS NOT NULL THEN
-        PERFORM FROM threads WHERE tenant_id = of_tenant AND thread_id = of_thread FOR KEY SHARE;
-    END IF;
-    RETURN QUERY
-    WITH RECURSIVE branch AS (
-        SELECT leaf AS parent_id, 0 AS place, NULL::text AS message_id, NULL::text AS role,
-            NULL::text AS content, NULL::jsonb AS ends, NULL::json AS answer,
-            NULL::text AS run_id
-        UNION ALL
-        SELECT p.parent_id, b.place + 1, p.message_id, p.role, p.content, p.ends, p.answer, p.run_id
-        FROM branch b, LATERAL (
-            SELECT k.parent_id, k.message_id, k.role, k.content, k.ends, k.answer, NULL AS run_id
-            FROM kept_messages k WHERE k.tenant_id = of_tenant AND k.run_id = of_run
-                AND k.message_id = b.parent_id
-            UNION ALL
-            SELECT m.parent_id, m.message_id, m.role, m.content, m.ends, m.answer,
-                CASE WHEN m.answer IS NULL AND m.run_erased_at IS NULL THEN m.run_id END
-            FROM messages m WHERE m.tenant_id = of_tenant AND m.thread_id = of_thread
-                AND m.message_id = b.parent_id
-            LIMIT 1
-        ) p
-    )
-    SELECT b.message_id, b.role, b.content, b.ends, coalesce(b.answer, (
-        SELECT caseworker_answer(r, b.ends) FROM runs r
-        WHERE b.run_id IS NOT NULL AND r.tenant_id = of_tenant AND r.run_id = b.run_id
-            AND r.finished_at IS NOT NULL AND r.request #>> '{chat,thread_id}' = of_thread
-    ))
-    FROM branch b WHERE b.place > 0 ORDER BY b.place DESC;
-END $$
-"""
-"""Returns the messages from the root of a thread to ``leaf``, as the run ``of_run`` must see them.
-
-Without a run, it returns the messages as they are now.
 """
 
 ADD = """
@@ -339,7 +298,7 @@ def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     for statement in TABLES:
         op.execute(statement)
-    for statement in (ANSWER, STORE, ERASE, KEEP, BRANCH, ADD):
+    for statement in (ANSWER, STORE, ERASE, KEEP, ADD):
         op.execute(statement)
     op.execute(CHANGE.format(OF_TEXT, WITH_ANSWERS, COUNTS))
     for trigger in (COUNT_ANSWERS, ERASE_ANSWERS, KEEP_DELETED, KEEP_ERASED, STORE_ANSWERS):
@@ -360,7 +319,6 @@ def downgrade() -> None:
     op.execute(UNCOUNT)
     op.execute(CHANGE.format(WITH_ANSWERS, OF_TEXT, COUNTS))
     op.execute("DROP FUNCTION caseworker_add_messages(text, text, json, integer)")
-    op.execute("DROP FUNCTION caseworker_branch(text, text, text, text)")
     op.execute("DROP FUNCTION caseworker_keep_messages()")
     op.execute("DROP FUNCTION caseworker_erase_answer()")
     op.execute("DROP FUNCTION caseworker_store_answer()")

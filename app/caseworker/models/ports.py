@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from json.encoder import encode_basestring_ascii
 from typing import Any, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -101,8 +102,9 @@ class Message:
 
     def canonical_json(self) -> str:
         """Return the message as the JSON text that a request hash covers."""
-        said = [self.role, self.content, *filter(None, (self.extras(),))]
-        return json.dumps(said, sort_keys=True)
+        if extras := self.extras():
+            return json.dumps([self.role, self.content, extras], sort_keys=True)
+        return f'["{self.role}", {encode_basestring_ascii(self.content)}]'
 
     def extras(self) -> dict[str, Any]:
         """Return all fields except role and content as JSON; empty for a plain text message."""

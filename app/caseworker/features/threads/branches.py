@@ -19,8 +19,36 @@ from caseworker.platform.postgres.engines import Engines, read_rows, transaction
 from caseworker.runs.errors import BranchNotFoundError
 from caseworker.runs.run import Run
 
-BRANCH = "SELECT * FROM caseworker_branch(%s, %s, %s, %s)"
-"""Return the messages from the root of a thread to a leaf, as a run must see them."""
+LOCK_THREAD = """
+SELECT FROM threads WHERE tenant_id = %(tenant)s AND thread_id = %(thread)s FOR KEY SHARE
+"""
+"""Wait for transactions that erase or delete messages of the thread, and make others wait."""
+
+UP_TO = """
+SELECT m.message_id, m.parent_id, m.role, m.content, m.ends, m.answer,
+    m.role = 'assistant' AND m.answer IS NULL AND m.run_erased_at IS NULL AS is_of_run
+FROM messages m
+WHERE m.tenant_id = %(tenant)s AND m.thread_id = %(thread)s AND m.seq <= (
+    SELECT max(leaf.seq) FROM messages leaf WHERE leaf.tenant_id = %(tenant)s
+        AND leaf.thread_id = %(thread)s AND leaf.message_id = %(leaf)s)
+UNION ALL
+SELECT message_id, parent_id, role, content, ends, answer, false FROM kept_messages
+WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
+"""
+"""Return the messages of a thread up to a leaf, in any order, then those that are kept for a run.
+
+One range of an index has them all. To look up the parent of each message would take longer, and
+quadratic time if the planner has no statistics yet.
+"""
+
+OF_RUNS = """
+SELECT m.message_id, caseworker_answer(r, m.ends) AS answer
+FROM messages m JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
+WHERE m.tenant_id = %(tenant)s AND m.thread_id = %(thread)s
+    AND m.message_id = ANY(%(wanted)s::text[]) AND m.run_erased_at IS NULL
+    AND r.finished_at IS NOT NULL AND r.request #>> '{chat,thread_id}' = m.thread_id
+"""
+"""Return answers that are not stored with their messages yet, from their runs."""
 
 LEAF_OF = """
 SELECT coalesce(
@@ -94,14 +122,23 @@ class PostgresBranches:
         """Return the branch to a leaf; for a run, with the messages that are kept for it."""
         if leaf is None:
             return Branch((), {})
-        values = (tenant, thread_id, leaf, run_id)
-        rows = await read_rows(self._engines.work, BRANCH, values, tenant=tenant)
+        pool, of_thread = self._engines.work, {"tenant": tenant, "thread": thread_id}
+        wanted = {**of_thread, "leaf": leaf, "run_id": run_id}
+        locks = None if run_id is None else LOCK_THREAD
+        rows = await read_rows(pool, UP_TO, wanted, tenant=tenant, locks=locks)
+        branch = _branch_in({row["message_id"]: row for row in rows}, leaf)
+        if of_runs := [row["message_id"] for row in branch if row["is_of_run"]]:
+            found = await read_rows(pool, OF_RUNS, {**of_thread, "wanted": of_runs}, tenant=tenant)
+            moved = {row["message_id"]: row["answer"] for row in found}
+            branch = [
+                {**row, "answer": moved.get(row["message_id"], row["answer"])} for row in branch
+            ]
         answers = {
             row["message_id"]: StoredAnswer.of_json(row["answer"])
-            for row in rows
+            for row in branch
             if row["answer"] is not None
         }
-        return Branch([_message(row, answers.get(row["message_id"])) for row in rows], answers)
+        return Branch([_message(row, answers.get(row["message_id"])) for row in branch], answers)
 
     async def _leaf_of(self, run: Run) -> str | None:
         source = run.request.source
@@ -110,6 +147,17 @@ class PostgresBranches:
         async with transaction(self._engines.work, run.key.tenant) as connection:
             leaf: str | None = (await connection.exec_driver_sql(LEAF_OF, asked)).scalar_one()
         return leaf
+
+
+def _branch_in(rows: Mapping[str, Mapping[str, Any]], leaf: str | None) -> list[Mapping[str, Any]]:
+    """Return the rows from the root to a leaf; empty if one of them is missing."""
+    branch = list[Mapping[str, Any]]()
+    while leaf is not None:
+        if (row := rows.get(leaf)) is None:
+            return []
+        branch.append(row)
+        leaf = row["parent_id"]
+    return branch[::-1]
 
 
 def _chat(run: Run) -> ChatInput:

@@ -126,20 +126,23 @@ FROM messages m WHERE {_WANTED}
 """  # noqa: S608
 
 _PLACE = f"""
-SELECT m.message_id, m.parent_id, m.role, m.content, r.status, total.*
+SELECT m.*, total.messages, total.bytes, total.complete, (
+    SELECT r.status FROM runs r
+    WHERE r.tenant_id = %(tenant)s AND r.run_id = m.run_id AND r.request IS NOT NULL
+) AS status
 FROM (
     SELECT count(*) AS messages,
         coalesce(sum(octet_length(coalesce(m.content, m.answer::text, ''))), 0) AS bytes,
-        coalesce(bool_and(m.role = 'user' OR m.answer IS NOT NULL), true) AS complete,
-        max(m.seq) AS newest
+        coalesce(bool_and(m.role = 'user' OR m.answer IS NOT NULL), true) AS complete
     FROM messages m WHERE {_IN_THREAD}
 ) total
-LEFT JOIN LATERAL (
-    SELECT m.* FROM messages m WHERE {_IN_THREAD} AND CASE WHEN %(message)s::text IS NULL
-        THEN m.seq = total.newest ELSE m.message_id = %(message)s END
+LEFT JOIN (
+    SELECT m.message_id, m.parent_id, m.role, m.content,
+        CASE WHEN m.run_erased_at IS NULL THEN m.run_id END AS run_id
+    FROM messages m WHERE {_IN_THREAD}
+        AND (%(message)s::text IS NULL OR m.message_id = %(message)s)
+    ORDER BY m.seq DESC LIMIT 1
 ) m ON true
-LEFT JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id AND m.run_erased_at IS NULL
-    AND r.request IS NOT NULL
 """  # noqa: S608
 
 _ADD = "SELECT caseworker_add_messages(%s, %s, %s::json, %s) AS outcome"

@@ -289,11 +289,13 @@ async def read_rows(
     values: Sequence[Any] | Mapping[str, Any],
     *,
     tenant: str | None = None,
+    locks: str | None = None,
 ) -> Sequence[Mapping[str, Any]]:
     """Return the rows of a single statement, which may also write.
 
     It takes one round trip instead of the three or four of a transaction. ``tenant`` restricts it
-    to that tenant's rows.
+    to that tenant's rows. ``locks`` is a statement with the same values that is executed before,
+    in the same transaction; it needs a tenant.
 
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy.
@@ -310,6 +312,8 @@ async def read_rows(
                         return await cursor.fetchall()
                     async with driver.pipeline():  # one implicit transaction
                         await driver.execute(AS_TENANT, (tenant,), prepare=True)
+                        if locks is not None:
+                            await driver.execute(locks, values, prepare=True)
                         await cursor.execute(statement, values, prepare=True)
                         return await cursor.fetchall()
             finally:
