@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.features.threads.service import Chats, PlannedReply
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,

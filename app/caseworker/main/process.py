@@ -26,7 +26,7 @@ from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
-from caseworker.features.threads.branches import PostgresBranches
+from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import DROPS, open_features

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from caseworker.features.retention.postgres import PostgresRetention
-from caseworker.features.threads.branches import PostgresBranches
-from caseworker.features.threads.moving import AnswerMoves
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres.branches import PostgresBranches
+from caseworker.features.threads.postgres.moving import AnswerMoves
+from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind

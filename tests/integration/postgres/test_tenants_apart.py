@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 from sqlalchemy import make_url, text
 
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.platform.postgres.engines import AS_TENANT, transaction
 from caseworker.platform.postgres.migrating import downgrade, upgrade
 from caseworker.runs.postgres.tables import metadata, runs

@@ -6,8 +6,8 @@ from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
-from caseworker.features.threads.moving import AnswerMoves
-from caseworker.features.threads.postgres import PostgresThreads, drop_threads
+from caseworker.features.threads.postgres.moving import AnswerMoves
+from caseworker.features.threads.postgres.threads import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.admission import Admissions

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from caseworker.engine.supervision import shielded
-from caseworker.features.threads.postgres import Place, PostgresThreads
+from caseworker.features.threads.postgres.threads import Place, PostgresThreads
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
     MessageNotFoundError,

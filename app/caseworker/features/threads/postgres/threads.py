@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.threads.answers import StoredAnswer
-from caseworker.features.threads.branches import PostgresBranches
+from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.threads.thread import (
     MessageNotFoundError,
     Role,
