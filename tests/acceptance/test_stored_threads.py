@@ -1,4 +1,4 @@
-"""Threads store each message once, and runs of them go on whatever happens to the messages."""
+"""Threads store each message once; erased and deleted messages do not affect active runs."""
 
 import random
 from itertools import pairwise
@@ -70,7 +70,7 @@ async def test_a_turn_of_a_long_chat_stores_as_much_as_the_first(
 async def test_an_answer_is_taken_over_with_the_prompt_of_its_first_execution(
     database_url: str, provider: FakeProvider, how: str
 ) -> None:
-    """An earlier message that disappears meanwhile changes no prompt and repeats no call."""
+    """An earlier message that is erased or deleted changes no prompt and repeats no call."""
     await provider.script("(gone)", [Step(text="First answer.")])
     service = ServiceProcess(database_url, settings=model_settings(provider.openai_url))
     async with service, httpx.AsyncClient(timeout=150, trust_env=False) as http:
@@ -104,7 +104,7 @@ async def test_an_answer_is_taken_over_with_the_prompt_of_its_first_execution(
 async def test_a_fork_of_an_answer_hears_what_is_left_of_its_thread(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """Without the thread it fails and says why; its imported calls are not repeated."""
+    """Without the thread it fails with the reason; its imported calls are not repeated."""
     await provider.script("(fork)", [Step(text="One."), Step(text="Two."), Step(text="Three.")])
     service = ServiceProcess(database_url, settings=model_settings(provider.openai_url))
     async with service, httpx.AsyncClient(timeout=150, trust_env=False) as http:

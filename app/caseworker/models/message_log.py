@@ -16,8 +16,8 @@ from caseworker.models.ports import Message
 from caseworker.models.pricing import message_bytes
 
 OF_BRANCH: Final = "of_branch"
-"""Field of an entry that stands for consecutive messages of the branch of a thread: the position of
-the first one. ``count`` is their number."""
+"""Field of an entry that names consecutive messages of the branch of a thread: the position of the
+first one. ``count`` is their number."""
 
 
 @dataclass(frozen=True, slots=True)

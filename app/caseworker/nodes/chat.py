@@ -85,7 +85,7 @@ class ChatInput:
 
 
 _IN_THREAD: Final = {"role": "user", "content": ""}
-"""Stored in place of messages that the thread stores."""
+"""Stored instead of messages that the thread stores."""
 
 
 def _message(stored: Mapping[str, Any]) -> Message:

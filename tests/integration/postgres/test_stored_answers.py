@@ -197,7 +197,7 @@ async def test_a_run_whose_messages_were_deleted_before_it_came_has_no_branch(ch
 async def test_messages_that_were_kept_while_a_run_ended_are_swept(
     chat: Chat, oracle: Oracle
 ) -> None:
-    """A race may keep them just after the end deleted the others."""
+    """A race may keep a message just after the end of the run deleted the kept ones."""
     await chat.answered("one")
     await oracle.rows(
         """INSERT INTO kept_messages (tenant_id, run_id, message_id, role, ends)

@@ -101,7 +101,7 @@ def test_calls_that_are_too_long_end_the_calls_of_older_answers_too(calls: Any) 
 
 
 def test_a_history_ends_with_a_message_from_the_user() -> None:
-    """A model is told to go on after an answer, and hears no answer without text."""
+    """A request to continue follows an answer, and an answer without text is left out."""
     message, answer = answered("a", "q")
     silent = replace(message, content=None)
 

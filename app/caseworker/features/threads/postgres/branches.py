@@ -22,7 +22,7 @@ from caseworker.runs.run import Run
 LOCK_THREAD = """
 SELECT FROM threads WHERE tenant_id = %(tenant)s AND thread_id = %(thread)s FOR KEY SHARE
 """
-"""Wait for transactions that erase or delete messages of the thread, and make others wait."""
+"""Lock a thread, so that no transaction erases or deletes its messages between two reads."""
 
 UP_TO = """
 SELECT m.message_id, m.parent_id, m.role, m.content, m.ends, m.answer,

@@ -1,7 +1,7 @@
-"""Stores the answers that earlier releases left in the results of runs with their messages.
+"""Stores the answers of earlier releases, which are in the results of runs, with their messages.
 
-Each message is looked at once, in batches and in the order of the primary key. The progress is
-stored, so a process that starts later goes on from there, or has nothing to do. Readers are not
+Each message is examined once, in batches and in the order of the primary key. The progress is
+stored, so a process that starts later continues from there, or has nothing to do. Readers are not
 blocked: until an answer is moved, it is read from its run.
 """
 
