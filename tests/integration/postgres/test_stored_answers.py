@@ -69,7 +69,7 @@ class Chat:
     def run(run_id: str, leaf: str, **request: Any) -> Any:
         """Return a run that answers a message."""
         new, chat = new_run(run_id), ChatInput(thread_id="t", leaf=leaf)
-        asked = {"graph": {}, "inputs": {"default": leaf.replace("-u", "?")}}
+        asked: dict[str, Any] = {"graph": {}, "inputs": {"default": leaf.replace("-u", "?")}}
         return replace(new, request=replace(new.request, chat=chat, **asked, **request))
 
     async def end(self, run: Run, text: Any = "Yes.", *more: Any, **end: Any) -> None:
