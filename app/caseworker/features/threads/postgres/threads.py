@@ -145,6 +145,7 @@ LEFT JOIN (
 ) m ON true
 """  # noqa: S608
 
+_GET = "SELECT * FROM threads WHERE tenant_id = %s AND thread_id = %s"
 _ADD = "SELECT caseworker_add_messages(%s, %s, %s::json, %s) AS outcome"
 
 
@@ -214,10 +215,8 @@ class PostgresThreads:
 
     async def get(self, tenant: str, thread_id: str) -> Thread | None:
         """Return a thread, or None if it does not exist."""
-        query = select(threads).where(_is(tenant, thread_id))
-        async with transaction(self._engines.work, tenant) as connection:
-            row = (await connection.execute(query)).mappings().one_or_none()
-        return None if row is None else _thread(row)
+        rows = await read_rows(self._engines.work, _GET, (tenant, thread_id), tenant=tenant)
+        return _thread(rows[0]) if rows else None
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Thread]:
         """Return a page of threads, newest first, without definitions, inputs and tools.
