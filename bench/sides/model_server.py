@@ -2,11 +2,13 @@
 
 The model name selects its behaviour, so it keeps no state. ``turns-20`` requests nineteen calls of
 the tool ``calculator`` and then answers. ``clock-50-20`` answers with 50 chunks, 20 ms apart, each
-containing its sending time. ``wait-30`` answers after 30 s.
+containing its sending time. ``wait-30`` answers after 30 s. ``letters-1000`` answers with a text of
+1,000 letters that depends on the number of messages.
 """
 
 import asyncio
 import json
+import random
 import sys
 import time
 from collections.abc import Iterator
@@ -43,6 +45,9 @@ async def answer(asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(int(numbers[0]))
     made = sum(message["role"] == "tool" for message in asked["messages"])
     message: dict[str, Any] = {"role": "assistant", "content": ANSWER}
+    if play == "letters":
+        chance = random.Random(len(asked["messages"]))
+        message["content"] = "".join(chance.choices("etaoinshrdlu ", k=int(numbers[0])))
     if play == "turns" and made < int(numbers[0]) - 1:
         function = {"name": "calculator", "arguments": json.dumps({"expression": f"{made} + 1"})}
         call = {"id": f"call-{made}", "type": "function", "function": function}

@@ -8,13 +8,13 @@ costs of runs are not complete yet.
 Writes to ``runs`` are blocked for an instant: no rows are read while the triggers are created.
 
 Revision: 20261130_1310
-Revises: 20261130_0400
+Revises: 20261130_1300
 """
 
 from alembic import op
 
 revision = "20261130_1310"
-down_revision = "20261130_0400"
+down_revision = "20261130_1300"
 branch_labels = None
 depends_on = None
 

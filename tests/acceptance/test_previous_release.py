@@ -20,6 +20,7 @@ from tests.support.json_client import JsonClient
 from tests.support.previous_release import REVISION, PreviousService, unpack
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.stores import eventually, open_oracle
+from tests.support.threads import ThreadClient, prompts
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 
@@ -300,3 +301,56 @@ async def test_a_process_of_either_release_that_ends_hands_its_runs_to_the_other
     texts = [each.json()["choices"][0]["message"]["content"] for each in (second, third)]
     assert texts == ["two", "three"]
     assert (usage["llm_calls"], await provider.count("CLIENT")) == (3, 3)
+
+
+async def test_the_release_before_answers_in_threads_of_the_new_one_and_claims_none_of_its_runs(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """The run of a killed new process names only the last message of its branch.
+
+    It waits for another new process. Until then both releases read all answers.
+    """
+    tool = {"id": "call_1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+    agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
+    called = [Step(tool_calls=[tool]), Step(text="It is 42.")]
+    async with rolled_out(folder, older_url, provider) as fleet:
+        older, newer = fleet.http_before, fleet.http_after
+        thread = await ThreadClient.begin(older, "shared", agent=agent)
+        await provider.script("(shared)", [*called, *called, Step(text="Three.")])
+        await thread.answer(content="One? (shared)")
+        thread.http = newer
+        await thread.answer(content="Two?")
+        thread.http = older
+        third = await thread.answer(content="Three?")
+        said = [await thread.said()]
+        thread.http = newer
+        said.append(await thread.said())
+        assert third["run"]["status"] == "completed"
+        fleet.before.child.freeze()
+        await provider.script("(shared)", [Step(hang=True), Step(text="Four.")])
+        turn = await thread.post(content="Four?")
+        await provider.wait_for_arrivals(6, "(shared)")
+        fleet.after.child.kill()
+        fleet.before.child.thaw()
+        run_id = turn["run"]["run_id"]
+        async with open_oracle(older_url) as oracle:
+            queued = "SELECT status = 'queued' FROM runs WHERE run_id = %s"
+            await eventually(lambda: oracle.value(queued, run_id))
+            for number in range(2):
+                await provider.script(f"OTHER-{number}", [Step(plan=PLAN)], repeat_last=True)
+                await fleet.of_before.post_run(question(f"OTHER-{number}"))
+                await finished(fleet.of_before, f"OTHER-{number}")
+            assert await oracle.value(queued, run_id)
+        settings = model_settings(provider.openai_url)
+        async with ServiceProcess(older_url, settings=settings) as after, after.client() as client:
+            run = await finished(client, run_id)
+        await provider.release()
+
+    heard = await prompts(provider, "(shared)")
+    assert (run["status"], run["attempts"]) == ("completed", 2)
+    assert run["result"]["outputs"]["agent"]["default"] == "Four."
+    assert said[0] == said[1]
+    assert said[0] == ["One? (shared)", "It is 42.", "Two?", "It is 42.", "Three?", "Three."]
+    texts = [text for text in heard[-1] if text and not text.startswith("{")]
+    assert texts == [*said[0], "Four?"]
+    assert heard[-1] == heard[-2]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.features.threads.service import Chats, PlannedReply
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
@@ -264,7 +264,7 @@ async def test_a_message_whose_run_never_came_is_answered_when_it_is_repeated(
     found = await opened.chats.earlier(mine, "r", "Hello")
     assert isinstance(found, PlannedReply)
     assert (found.parent_id, found.content) == (None, "Hello")
-    assert [one.content for one in found.history] == ["Hello"]
+    assert [one.content for one in found.history or ()] == ["Hello"]
     retried = await opened.chats.retrying(mine, answer.message_id)
     assert (retried.parent_id, retried.content) == (user.message_id, None)
     answered = await opened.chats.answer(mine, found, new, ["a"])

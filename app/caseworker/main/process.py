@@ -26,6 +26,7 @@ from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
+from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import DROPS, open_features
@@ -134,6 +135,7 @@ class Process:
         provider_limits = PostgresProviderLimits(self._engines.work)
         self.models = build_models(settings, recorder, provider_limits)
         self._artifacts = PostgresArtifacts(self._engines)
+        self._branches = PostgresBranches(self._engines)
         self._approvals = PostgresApprovals(self._engines)
         self._pool = BlockingPool()
         self._call_threads = CallThreads(CALL_THREADS, "calls")
@@ -167,7 +169,9 @@ class Process:
             self._thread,
             self.runs,
             payloads,
-            PayloadReading(self._store, payloads, max_shown_bytes=max_bytes),
+            PayloadReading(
+                self._store, payloads, max_shown_bytes=max_bytes, branches=self._branches
+            ),
             RunApprovals(self._approvals),
             self.sessions,
             credentials,
@@ -356,6 +360,7 @@ class Process:
             approvals=self._approvals,
             observers=self.telemetry.observers,
             accounts=self._accounts,
+            branches=self._branches,
         )
 
     async def _take_work(self, executor: RunExecutor) -> None:

@@ -33,7 +33,7 @@ from caseworker.models.completion import Completion, ModelAnswerIncomplete
 from caseworker.models.families import family_of
 from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
 from caseworker.models.maximum import content_of_body
-from caseworker.models.message_log import MessageLog, StoredPrompt
+from caseworker.models.message_log import MessageLog, StoredPrompt, stated
 from caseworker.models.model_call import ModelCall, OnDelta
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
 from caseworker.models.pricing import ListPrice
@@ -413,9 +413,10 @@ class ModelGateway:
         """Return the request as the trace stores it; for a conversation, only the new messages."""
         stored = None if log is None else log.stored
         added = request.messages[stored.messages if stored else 0 :]
-        messages = [
-            (message.reference if stored else None) or message.to_json() for message in added
-        ]
+        if stored is None:
+            messages = list(stated(added))
+        else:
+            messages = [message.reference or message.to_json() for message in added]
         same = stored is not None and stored.parameters == parameters
         redact = partial(self._payloads.prompt, messages, {} if same else parameters)
         size = self._payloads.chars_to_redact(messages)

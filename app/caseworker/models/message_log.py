@@ -7,12 +7,17 @@ journaled calls are stored as references to those calls.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from itertools import groupby
+from typing import Any, Final, overload
 
 from caseworker.models.ports import Message
 from caseworker.models.pricing import message_bytes
+
+OF_BRANCH: Final = "of_branch"
+"""Field of an entry that names consecutive messages of the branch of a thread: the position of the
+first one. ``count`` is their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +80,18 @@ class MessageLog(Sequence[Message]):
     def __getitem__(self, at: slice) -> list[Message]: ...
     def __getitem__(self, at: int | slice) -> Message | list[Message]:
         return self._messages[at]
+
+
+def stated(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
+    """Yield messages as JSON; consecutive ones that a thread stores are one entry."""
+
+    def shift(numbered: tuple[int, Message]) -> int | None:
+        at, message = numbered
+        return None if message.branch_index is None else message.branch_index - at
+
+    for stored, group in groupby(enumerate(messages), shift):
+        said = [message for _, message in group]
+        if stored is None:
+            yield from (message.to_json() for message in said)
+        else:
+            yield {OF_BRANCH: said[0].branch_index, "count": len(said)}

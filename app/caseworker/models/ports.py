@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from json.encoder import encode_basestring_ascii
 from typing import Any, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -79,6 +80,9 @@ class Message:
     the tool call for a ``tool`` message. The content of a ``tool`` message with this key is the
     call's complete result as compact JSON. Stored messages contain the key instead of the content;
     providers do not receive it. None if no journaled call produced the message."""
+    branch_index: int | None = field(default=None, compare=False)
+    """Position, from 0, in the branch of the thread that stores the message. Traces name the
+    position instead of the content. None if no thread stores it."""
 
     @property
     def reference(self) -> dict[str, Any] | None:
@@ -98,8 +102,9 @@ class Message:
 
     def canonical_json(self) -> str:
         """Return the message as the JSON text that a request hash covers."""
-        parts = [self.role, self.content, *filter(None, (self.extras(),))]
-        return json.dumps(parts, sort_keys=True)
+        if extras := self.extras():
+            return json.dumps([self.role, self.content, extras], sort_keys=True)
+        return f'["{self.role}", {encode_basestring_ascii(self.content)}]'
 
     def extras(self) -> dict[str, Any]:
         """Return all fields except role and content as JSON; empty for a plain text message."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from caseworker.models.families import Family
@@ -80,6 +81,8 @@ of any language, and 0.97 to 1 in random words."""
 _TOKENS_PER_UNREPEATED: Final = 0.6
 """Tokens for each byte of such text."""
 _MARGIN: Final = 1.08
+_REMEMBERED_PIECES: Final = 2**14
+"""Maximum number of pieces whose tokens are remembered, in about 2 MB."""
 
 
 def utf8(text: str) -> bytes:
@@ -95,11 +98,11 @@ def near_tokens(text: str, family: Family) -> int:
 def near_tokens_of_parts(texts: Iterable[str], family: Family) -> int:
     """Estimate the tokens of the joined texts; see :func:`near_tokens`.
 
-    This takes about 30 ms for a megabyte.
+    This takes about 30 ms for a megabyte, and 2 ms if its pieces were estimated before.
     """
     size, tokens = 0, 0.0
     for piece in _pieces(texts):
-        size, tokens = size + len(piece), tokens + _tokens_of(piece)
+        size, tokens = size + len(piece), tokens + _remembered_tokens_of(piece)
     return min(size, math.ceil(tokens * family.tokenizer_factor * _MARGIN))
 
 
@@ -115,6 +118,20 @@ def _pieces(texts: Iterable[str]) -> Iterator[bytes]:
             content = content[full_bytes:]
     if content:
         yield content
+
+
+def _remembered_tokens_of(piece: bytes) -> float:
+    """Return the tokens of a piece; the next prompt of a conversation begins with the same ones."""
+    digest = blake2b(piece, digest_size=16).digest()
+    if (tokens := _remembered.get(digest)) is None:
+        if len(_remembered) >= _REMEMBERED_PIECES:
+            _remembered.clear()
+        tokens = _remembered[digest] = _tokens_of(piece)
+    return tokens
+
+
+_remembered: Final[dict[bytes, float]] = {}
+"""Tokens of pieces by their digests. Threads may write it at the same time."""
 
 
 def _tokens_of(piece: bytes) -> float:

@@ -11,7 +11,7 @@ The agents of a map process its items, so they are not entry agents.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import Field
 
@@ -41,29 +41,51 @@ class ChatInput:
     """The messages of a chat and its user's tools, provided to steps as a run service."""
 
     thread_id: str
-    messages: tuple[Message, ...]
-    """Messages in chronological order; the last one is the user's new message."""
+    messages: tuple[Message, ...] = ()
+    """Messages in chronological order; the last one is the user's new message. Empty in a stored
+    run whose thread stores them."""
+    leaf: str | None = None
+    """ID of the last message of the branch in its thread. None if the run itself stores the
+    messages, as those that the previous release accepted do."""
+    without: tuple[str, ...] = ()
+    """IDs of the answers in the branch that had no text when the run was accepted. They stay out of
+    the messages."""
     user_tools: tuple[Mapping[str, Any], ...] = ()
     """Tools that the user provides, in the format of an agent's tool list. Agent references are
     already replaced by definitions."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the chat input as JSON; :meth:`of_json` restores it."""
-        said = [{"role": one.role, "content": one.content, **one.extras()} for one in self.messages]
-        return {
+        """Return the chat input as JSON; :meth:`of_json` restores it.
+
+        Messages that the thread stores are left out.
+        """
+        stored: dict[str, Any] = {
             "thread_id": self.thread_id,
-            "messages": said,
+            "messages": [message.to_json() for message in self.messages],
             "user_tools": [dict(tool) for tool in self.user_tools],
         }
+        if self.leaf is not None:
+            # With a question without text, the previous release executes nothing.
+            stored |= {"messages": [_IN_THREAD], "leaf": self.leaf}
+            if self.without:
+                stored["without"] = list(self.without)
+        return stored
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
         """Restore a chat from the result of :meth:`to_json`."""
+        said = stored["messages"]
         return cls(
             thread_id=stored["thread_id"],
-            messages=tuple(_message(one) for one in stored["messages"]),
+            messages=() if said == [_IN_THREAD] else tuple(_message(one) for one in said),
+            leaf=stored.get("leaf"),
+            without=tuple(stored.get("without", ())),
             user_tools=tuple(stored["user_tools"]),
         )
+
+
+_IN_THREAD: Final = {"role": "user", "content": ""}
+"""Stored instead of messages that the thread stores."""
 
 
 def _message(stored: Mapping[str, Any]) -> Message:

@@ -4,10 +4,11 @@ Each call stores only the messages that it adds, and the number of messages befo
 with the reply or result of another call stores a reference to that call.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from caseworker.engine.ports import CallOutcome
+from caseworker.models.message_log import OF_BRANCH
 from caseworker.nodes.agent.references import REPLY_OF, key_in_message, whole_message
 from caseworker.runs.run import CallRecord
 
@@ -22,14 +23,52 @@ def beginning_of(request: Any) -> str | None:
     return None if after is None else after["call_key"]
 
 
+def names_branch(request: Any) -> bool:
+    """Return whether a request names messages that a thread stores."""
+    messages = request.get("messages") if isinstance(request, Mapping) else None
+    return isinstance(messages, list) and any(
+        isinstance(each, Mapping) and OF_BRANCH in each for each in messages
+    )
+
+
+def with_branch(request: Mapping[str, Any], branch: Sequence[Any]) -> dict[str, Any]:
+    """Return a request with the messages that a thread stores.
+
+    ``branch`` are the messages of the thread. Those that it lacks are counted in
+    ``messages_left_out``.
+    """
+    stated = request["messages"]
+    messages = [message for _, message in _numbered(stated, 0, branch)]
+    named = sum(each["count"] if OF_BRANCH in each else 1 for each in stated)
+    left_out = named - len(messages)
+    return {**request, "messages": messages} | ({"messages_left_out": left_out} if left_out else {})
+
+
+def _numbered(
+    stated: Sequence[Any], start: int, branch: Sequence[Any]
+) -> Iterator[tuple[int, Any]]:
+    """Yield the messages of a request by their positions, from ``start``."""
+    for each in stated:
+        if not (isinstance(each, Mapping) and OF_BRANCH in each):
+            yield start, each
+            start += 1
+            continue
+        first, count = each[OF_BRANCH], each["count"]
+        yield from enumerate(branch[first : first + count], start)
+        start += count
+
+
 def whole_request(
-    record: CallRecord, stored: Sequence[CallRecord], shown: Callable[[Any], Any]
+    record: CallRecord,
+    stored: Sequence[CallRecord],
+    shown: Callable[[Any], Any],
+    branch: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """Return the complete request of a call, including the messages before its own.
 
     ``stored`` holds the calls of the conversation and the calls that they reference, in order.
     Messages of missing calls are counted in ``messages_left_out``. ``shown`` redacts a result for
-    display.
+    display. ``branch`` are the messages of the run's thread, if it has one.
     """
     own: Mapping[str, Any] = record.request or {}
     root = beginning_of(own)
@@ -44,7 +83,7 @@ def whole_request(
             # unchanged parameters are stored only once: an empty request inherits them
             request = {n: asked[n] for n in asked if n not in (AFTER, "messages")} or request
         start = asked.get(AFTER, {}).get("messages", 0)
-        messages |= enumerate(asked["messages"], start)
+        messages |= _numbered(asked["messages"], start, branch)
     last = own[AFTER]["messages"] + len(own["messages"])
     there = [_full(messages[at], values, shown) for at in range(last) if at in messages]
     left_out = last - len(there)

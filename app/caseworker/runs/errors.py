@@ -12,6 +12,13 @@ class RunNotFoundError(LookupError):
     """The run does not exist or belongs to another tenant."""
 
 
+class BranchNotFoundError(Exception):
+    """The messages that a run answers do not exist any more."""
+
+    def __init__(self) -> None:
+        super().__init__("The messages to answer were deleted from their thread.")
+
+
 class RunNotEndedError(Exception):
     """The operation requires a run that has ended."""
 

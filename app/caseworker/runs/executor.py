@@ -44,13 +44,14 @@ from caseworker.engine.supervision import (
 )
 from caseworker.models.table import AllowedModels
 from caseworker.nodes.catalog import GraphProblemsError, NodeCatalog
-from caseworker.nodes.chat import chat_services
+from caseworker.nodes.chat import ChatInput, chat_services
 from caseworker.nodes.node_type import RunFacts
 from caseworker.platform.code_table import ExecutedCode
 from caseworker.platform.fair_slots import TENANT, share_of
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import ApprovalStore, RunDesk
+from caseworker.runs.errors import BranchNotFoundError
 from caseworker.runs.execution import ActiveRun, Execution
 from caseworker.runs.giving_back import (
     CLAIM_SECONDS,
@@ -65,7 +66,7 @@ from caseworker.runs.kinds import KINDS, parent_of
 from caseworker.runs.observing import RunObservers, log_context
 from caseworker.runs.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
 from caseworker.runs.plan import RunGraphs
-from caseworker.runs.ports import JournalStore, RunStore
+from caseworker.runs.ports import Branches, JournalStore, RunStore
 from caseworker.runs.references import is_storable, references_in, resolved
 from caseworker.runs.replay import restore, spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Deaths, Run, RunKey
@@ -179,9 +180,12 @@ class RunExecutor:
         approvals: ApprovalStore | None = None,
         observers: RunObservers | None = None,
         accounts: Accounts | None = None,
+        branches: Branches | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``artifacts`` stores files, ``approvals`` questions; None disables the feature.
+
+        ``branches`` has the messages of threads; None if no run answers in one.
 
         ``accounts`` are the accounts above runs; None reserves in none of them.
         """
@@ -199,6 +203,7 @@ class RunExecutor:
         self._artifacts = artifacts
         self._approvals = approvals
         self._accounts = accounts
+        self._branches = branches
         self._observers = observers or RunObservers()
         self._clock = clock
         self.changes = 0
@@ -462,6 +467,13 @@ class RunExecutor:
         except GraphProblemsError as error:  # valid when accepted
             await self._decline(active, execution, error)
             return
+        except BranchNotFoundError as error:
+            stop = _stop_before(run)
+            ended = failed(run, error, None, at=_now())
+            if stop is not None:
+                ended = stopped(run, stop, result_of_calls(run, earlier, stop), at=_now())
+            await self._finish(active, execution, ended)
+            return
         outcome.let_go()
         if KINDS[run.kind].is_external:
             await self._end_children(active, outcome.stop)
@@ -546,6 +558,7 @@ class RunExecutor:
 
         Raises:
             GraphProblemsError: this process cannot execute the graph.
+            BranchNotFoundError: the messages that the run answers were deleted.
         """
         run = active.run
         if run.cancel_request is not None:
@@ -588,7 +601,7 @@ class RunExecutor:
         facts = RunFacts(now=run.created_at, timezone=request.timezone, seed=request.seed)
         services = {**self._services, RunFacts: facts}
         if request.chat is not None:
-            services |= chat_services(request.chat, prepared)
+            services |= chat_services(await self._chat_of(run, request.chat), prepared)
         if request.models is not None:
             services[AllowedModels] = AllowedModels(request.models)
         if self._artifacts is not None:
@@ -604,6 +617,12 @@ class RunExecutor:
             accounts=self._accounts,
         )
         return GraphExecution(prepared, KINDS[request.kind].inputs(request), context)
+
+    async def _chat_of(self, run: Run, chat: ChatInput) -> ChatInput:
+        """Return the chat of a run with its messages, which its thread may store."""
+        if chat.messages or self._branches is None:
+            return chat
+        return await when_there(partial(self._branches.chat_of, run))
 
     async def _release(
         self, active: ActiveRun, execution: Execution, reason: str, **how: Any

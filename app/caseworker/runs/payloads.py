@@ -12,9 +12,9 @@ from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import REDACTED, Payload, Payloads
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.step_path import StepPath
-from caseworker.runs.conversations import beginning_of, whole_request
+from caseworker.runs.conversations import beginning_of, names_branch, whole_request, with_branch
 from caseworker.runs.errors import CallNotFoundError, RunNotFoundError
-from caseworker.runs.ports import RunStore
+from caseworker.runs.ports import Branches, RunStore
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
 from caseworker.runs.step_inputs import sources_of
 
@@ -45,9 +45,14 @@ class PayloadReading:
         payloads: Payloads = REDACTED,
         *,
         max_shown_bytes: int,
+        branches: Branches | None = None,
     ) -> None:
-        """Read from ``store``; ``max_shown_bytes`` limits the total size of a trace's payloads."""
+        """Read from ``store``; ``max_shown_bytes`` limits the total size of a trace's payloads.
+
+        ``branches`` has the messages of threads; without it, prompts lack them.
+        """
         self._store = store
+        self._branches = branches
         self._payloads = payloads
         self._max_shown_bytes = max_shown_bytes
 
@@ -101,20 +106,37 @@ class PayloadReading:
         records = await self._store.payloads(
             key, max_bytes=self._max_shown_bytes, node_ids=node_ids
         )
+        branch: Sequence[Any] = ()
+        if any(names_branch(record.request) for record in records):
+            run = await self._store.get(key)
+            branch = () if run is None else await self._branch_of(run)
         return await asyncio.to_thread(
-            lambda: {record.node_id: self._shown(record) for record in records}
+            lambda: {record.node_id: _in_full(self._shown(record), branch) for record in records}
         )
+
+    async def _branch_of(self, run: Run) -> Sequence[Any]:
+        """Return the messages of the run's thread that the run received, as traces show them."""
+        if self._branches is None or run.request.chat is None:
+            return ()
+        said = [message.to_json() for message in await self._branches.shown_for(run)]
+        shown = await asyncio.to_thread(self._payloads.prompt, said, {})
+        found: Sequence[Any] = () if shown is None else shown["messages"]
+        return found
 
     async def _whole(self, run: Run, record: CallRecord) -> Payload:
         """Return the payload of a call or step, including data stored with other records."""
         payload = self._shown(record, await self._inputs_of(run, record))
         began = beginning_of(record.request) if record.node["kind"] == "llm" else None
-        if began is None or payload.request is None:
+        if payload.request is None or (began is None and not names_branch(record.request)):
             return payload
+        if began is None:
+            return _in_full(payload, await self._branch_of(run))
         stored = await self._store.conversation(
             run.key, began, until=record, max_bytes=self._max_shown_bytes
         )
-        whole = whole_request(record, stored, self._payloads.display)
+        is_chat = any(names_branch(each.request) for each in stored)
+        branch = await self._branch_of(run) if is_chat else ()
+        whole = whole_request(record, stored, self._payloads.display, branch)
         return replace(payload, request=whole)
 
     async def _inputs_of(self, run: Run, record: CallRecord) -> Any:
@@ -144,6 +166,12 @@ class PayloadReading:
         if self._payloads.mode == "none":
             request = None
         return Payload(request=request, reply=self._payloads.display(_reply_of(record)))
+
+
+def _in_full(payload: Payload, branch: Sequence[Any]) -> Payload:
+    if not names_branch(payload.request):
+        return payload
+    return replace(payload, request=with_branch(payload.request, branch))
 
 
 def _reply_of(record: CallRecord) -> Any:

@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 
 from caseworker.core.budget.accounts import Hold, HoldAnswer, HoldKey
 from caseworker.core.budget.usage import Charge
+from caseworker.models.ports import Message
+from caseworker.nodes.chat import ChatInput
 from caseworker.runs.paging import Page
 from caseworker.runs.quotas import RateState
 from caseworker.runs.run import (
@@ -24,6 +26,23 @@ from caseworker.runs.run import (
     RunKind,
     RunStatus,
 )
+
+
+class Branches(Protocol):
+    """Reads the messages of threads for the runs that answer them."""
+
+    async def chat_of(self, run: Run) -> ChatInput:
+        """Return the chat of a run with its messages, the same for each execution of the run.
+
+        Raises:
+            BranchNotFoundError: the thread or the message to answer was deleted before the run was
+                first executed.
+        """
+        ...
+
+    async def shown_for(self, run: Run) -> Sequence[Message]:
+        """Return the messages of a run's chat that still exist, in order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

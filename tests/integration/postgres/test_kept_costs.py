@@ -34,7 +34,7 @@ from tests.support.stores import (
 NOON = datetime(2026, 3, 31, 12, tzinfo=UTC)
 """Runs are accepted from two days before this time until two days after it, over a month's end."""
 
-BEFORE = "20261130_0400"
+BEFORE = "20261130_1300"
 """The revision before the one that keeps costs."""
 
 ACCEPT = """

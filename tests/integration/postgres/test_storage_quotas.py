@@ -17,7 +17,7 @@ from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import NewSchedule, ScheduledRun
 from caseworker.features.schedules.timing import CatchUp, Timing
 from caseworker.features.telemetry.process_metrics import MetricsPage
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.main.features import DROPS
 from caseworker.nodes.nesting import DefinitionKind

@@ -1,13 +1,14 @@
 """Row-level security: the rows that a transaction of one tenant can read and change."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 from sqlalchemy import make_url, text
 
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.platform.postgres.engines import AS_TENANT, transaction
 from caseworker.platform.postgres.migrating import downgrade, upgrade
 from caseworker.runs.postgres.tables import metadata, runs
@@ -178,7 +179,7 @@ async def test_a_statement_that_forgets_its_tenant_shows_nothing_of_others(store
     assert user != "caseworker_tenant"  # the switch ends with its transaction
 
 
-async def test_answers_that_called_tools_are_looked_up_behind_the_wall(
+async def test_branches_and_contents_are_read_behind_the_wall(
     stores: Stores, database_url: str
 ) -> None:
     """Row-level security that hides every message hides them too."""
@@ -191,13 +192,19 @@ async def test_answers_that_called_tools_are_looked_up_behind_the_wall(
         owner.execute(
             """INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status,
                 result, finished_at) VALUES ('a', 'r', 'graph', '{"chat": {"thread_id": "t"}}', '',
-                '{}', 'completed',
-                '{"outputs": {"x": {"result": {"messages": [{"role": "tool"}]}}}}', now())"""
+                '{}', 'completed', '{"outputs": {"x": {"default": "Secret."}}}', now())"""
         )
         threads = PostgresThreads(stores.engines)
-        assert await threads.that_called("a", "t", ["m"], limit=5) == ["m"]
+
+        async def read() -> list[Any]:
+            branch = await threads.branches.read("a", "t", "m")
+            shown = [await threads.contents("a", "t", ["m"]), await threads.shown("a", "t", ["m"])]
+            found = [one["m"]["content"] for one in shown if "m" in one]
+            return [*(message.content for message in branch.messages), *found]
+
+        assert await read() == ["Secret."] * 3
         owner.execute("ALTER POLICY own_tenant ON messages USING (false)")
-        assert await threads.that_called("a", "t", ["m"], limit=5) == []
+        assert await read() == []
 
 
 @pytest.fixture

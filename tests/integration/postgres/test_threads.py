@@ -1,6 +1,6 @@
 """Messages of several threads in one table."""
 
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.nesting import DefinitionKind
 from tests.support.stores import Stores

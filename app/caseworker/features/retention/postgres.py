@@ -45,6 +45,14 @@ RETURNING true
 MERGE_STORED = "SELECT caseworker_merge_stored()"
 """Merge the storage counters that sessions write as separate rows, which would accumulate."""
 
+DROP_KEPT = """
+DELETE FROM kept_messages k WHERE NOT EXISTS (
+    SELECT FROM runs r
+    WHERE r.tenant_id = k.tenant_id AND r.run_id = k.run_id AND r.finished_at IS NULL
+)
+"""
+"""Delete messages that were kept for a run while it ended. Otherwise its end deletes them."""
+
 OWN_DAYS = "SELECT tenant_id, record, days FROM retention WHERE days IS NOT NULL"
 
 SET_DAYS = """
@@ -84,6 +92,7 @@ class PostgresRetention:
             if begun.one_or_none() is None:
                 return False
             await connection.exec_driver_sql(MERGE_STORED)
+            await connection.exec_driver_sql(DROP_KEPT)
             return True
 
     async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:

@@ -196,12 +196,8 @@ class ThreadAdmission:
             GraphRefusedError: the agent or graph cannot be executed.
         """
         require_none([*self._violations(body), *self._too_long(turn)])
-        new, tools = await self._answering(thread, body, turn.history[-1].content)
-        chat = ChatInput(
-            thread_id=thread.thread_id,
-            messages=tuple(turn.history),
-            user_tools=tools,
-        )
+        new, tools = await self._answering(thread, body, turn.question)
+        chat = ChatInput(thread_id=thread.thread_id, user_tools=tools)
         request = replace(new.request, chat=chat)
         new = replace(new, key=key, request=request, request_hash=request_hash)
         return new, _ends(new.prepared)
@@ -306,7 +302,7 @@ class ThreadAdmission:
 
     def _too_long(self, turn: PlannedReply) -> Iterator[Violation]:
         most = self._limits.max_graph_bytes
-        said = [one for one in turn.history if one.role != "tool" and not one.tool_calls]
+        said = [one for one in turn.history or () if one.role != "tool" and not one.tool_calls]
         size = sum(len(message.content.encode()) for message in said)
         if len(said) > MAX_MESSAGES or size > most:
             message = (

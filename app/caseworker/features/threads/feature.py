@@ -6,7 +6,8 @@ from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
-from caseworker.features.threads.postgres import PostgresThreads, drop_threads
+from caseworker.features.threads.postgres.moving import AnswerMoves
+from caseworker.features.threads.postgres.threads import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions
 from caseworker.runs.http.admission import Admissions
@@ -23,7 +24,10 @@ def open_threads(parts: Parts) -> Opened:
         parts.service(Admissions),
         parts.service(PostgresQuotas).get,
     )
-    return Opened(services=[Chats(store, parts.service(RunService)), admission])
+    most = parts.service(ApiLimits).max_graph_bytes
+    chats = Chats(store, parts.service(RunService), max_branch_bytes=most)
+    moves = AnswerMoves(parts.engines.work)
+    return Opened(services=[chats, admission], loops={"answers": moves.run})
 
 
 THREADS: Final = Feature(
@@ -31,7 +35,7 @@ THREADS: Final = Feature(
     routes=http.router.routes,
     errors=http.ERRORS,
     problems=http.PROBLEMS,
-    tables=["threads", "messages"],
+    tables=["threads", "messages", "kept_messages", "moves"],
     retention={"threads": drop_threads},
     open=open_threads,
 )

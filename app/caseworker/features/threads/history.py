@@ -1,18 +1,18 @@
 """Builds the chat history that a model receives: messages, and the tool calls behind answers.
 
 An answer is one message. Its agent may have called tools before answering, and the next answer may
-depend on their results. Those calls are stored in the result of the answer's run, after the last
-user message that the agent received.
+depend on their results. Those calls are stored with the answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message, ToolCall
 from caseworker.nodes.agent.output import FINISH
-from caseworker.runs.run import Run, RunStatus
+from caseworker.runs.run import RunStatus
 
 GO_ON = "Go on."
 """User message that is inserted if a model must continue although its last answer was complete."""
@@ -45,19 +45,41 @@ def spoken(
         last = message.role
 
 
-def calls_of(run: Run, step_id: str) -> list[Message]:
-    """Return the tool calls and results of the agent that a run executed as step ``step_id``.
+def history_of(
+    branch: Sequence[ThreadMessage], answers: Mapping[str, StoredAnswer]
+) -> list[Message]:
+    """Return the messages for the model, ending with one from the user.
 
-    The list is empty if the last user message is not among the agent's messages.
+    ``answers`` are the stored answers of the branch by message ID. The newest ones include their
+    tool calls.
     """
-    chat, result = run.request.chat, run.result
-    if chat is None or result is None:
-        return []
-    asked = {"role": "user", "content": chat.messages[-1].content}
+    said = list(spoken(branch, _calls_in(branch, answers)))
+    if not said or said[-1].role != "user":
+        said.append(Message(role="user", content=GO_ON))
+    return said
+
+
+def _calls_in(
+    branch: Sequence[ThreadMessage], answers: Mapping[str, StoredAnswer]
+) -> Mapping[str, Sequence[Message]]:
+    """Return the tool calls behind the newest answers of a branch, by message ID."""
+    newest = [one.message_id for one in reversed(branch) if one.message_id in answers]
+    called = [each for each in newest if answers[each].calls != ()]
+    found: dict[str, Sequence[Message]] = {}
+    left = MAX_CALL_BYTES
+    for message_id in called[:MAX_ANSWERS_WITH_CALLS]:
+        stored = answers[message_id].calls
+        calls = None if stored is None else calls_of(stored)
+        if calls is None or (left := left - size_of(calls)) < 0:
+            break
+        found[message_id] = calls
+    return found
+
+
+def calls_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Return the tool calls and results in the messages of an agent."""
     try:
-        messages = result["outputs"][step_id]["result"]["messages"]
-        starts = [at for at, message in enumerate(messages) if message == asked]
-        return list(_rounds(messages[starts[-1] + 1 :])) if starts else []
+        return list(_rounds(messages))
     except (LookupError, TypeError, AttributeError):
         return []  # a step that is not an agent may use these names differently
 

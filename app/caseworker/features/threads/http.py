@@ -216,31 +216,6 @@ class TurnView(View):
     run: RunView
     """Run that creates the answer."""
 
-    @classmethod
-    def of(
-        cls,
-        user: ThreadMessage | None,
-        assistant: ThreadMessage,
-        run: RunView,
-        tree: MessageTree,
-    ) -> Self:
-        """Return the view of a turn in its current state.
-
-        ``tree`` holds all messages of the thread.
-        """
-        return cls(
-            user=None if user is None else _stored(user, tree),
-            assistant=_stored(assistant, tree),
-            run=run,
-        )
-
-
-def _stored(message: ThreadMessage, tree: MessageTree) -> MessageView:
-    """Return the view of a message, with its stored creation time."""
-    stored = tree.get(message.message_id)
-    dated = replace(message, created_at=stored.created_at)
-    return MessageView.of(dated, tree.siblings(stored))
-
 
 class CancelledThread(View):
     """Receipts for the cancelled answers of a thread."""
@@ -356,7 +331,7 @@ async def list_messages(
     tree = await chats.tree(thread)
     if query.tree:
         return MessageList.of(tree.messages, tree)
-    branch = await chats.with_contents(thread, tree.branch_through(query.leaf), models=True)
+    branch = await chats.with_contents(thread, tree.branch_through(query.leaf))
     return MessageList.of(branch, tree)
 
 
@@ -450,11 +425,13 @@ class _Action:
         wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
         thread, answered = await self._answered(thread_id)
         run = await awaited(request, answered.accepted.run, wait)
-        tree = await chats.tree(thread)
-        answer = replace(tree.get(answered.assistant.message_id), status=run.status)
-        if run.finished:
-            [answer] = await chats.with_contents(thread, [answer], models=True)
-        view = TurnView.of(answered.user, answer, await shown(run, request), tree)
+        answer = replace(answered.assistant, status=run.status)
+        *user, assistant = await chats.with_siblings(thread, [answered.user, answer])
+        view = TurnView(
+            user=MessageView.of(*user[0]) if user else None,
+            assistant=MessageView.of(*assistant),
+            run=await shown(run, request),
+        )
         accepted = answered.accepted
         return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
 

@@ -7,20 +7,12 @@ status; it can be retried.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from caseworker.engine.supervision import shielded
-from caseworker.features.threads.history import (
-    GO_ON,
-    MAX_ANSWERS_WITH_CALLS,
-    MAX_CALL_BYTES,
-    calls_of,
-    size_of,
-    spoken,
-)
-from caseworker.features.threads.postgres import PostgresThreads
+from caseworker.features.threads.postgres.threads import Place, PostgresThreads
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
     MessageNotFoundError,
@@ -32,8 +24,9 @@ from caseworker.features.threads.thread import (
     key_of,
 )
 from caseworker.models.ports import Message
+from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError, RunNotFoundError
+from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError
 from caseworker.runs.ports import Accepted, CancelStatus
 from caseworker.runs.run import TERMINAL, NewRun, Run, RunStatus
 from caseworker.runs.service import ACCEPT_GRACE_SECONDS, RunService
@@ -51,8 +44,13 @@ class PlannedReply:
     """ID of the message that the new messages follow; None at the start of a branch."""
     content: str | None = None
     """Text of the new user message; None creates only an answer."""
-    history: Sequence[Message]
-    """Messages that the model receives, ending with the message to answer."""
+    question: str
+    """Text of the message to answer."""
+    history: Sequence[Message] | None = None
+    """Messages that the model receives, ending with the message to answer. None if they were not
+    read, because the whole thread is smaller than the limits of a branch."""
+    without: Sequence[str] = ()
+    """IDs of the answers in the branch that have no text yet."""
     goes_on: ThreadMessage | None = None
     """The interrupted answer that the new run resumes; None if it resumes none."""
 
@@ -69,9 +67,13 @@ class StoredReply:
 class Chats:
     """Stores the messages of threads, and starts the runs that answer them."""
 
-    def __init__(self, store: PostgresThreads, runs: RunService) -> None:
+    def __init__(
+        self, store: PostgresThreads, runs: RunService, *, max_branch_bytes: int = 0
+    ) -> None:
+        """A branch is not read to measure it if its thread has at most ``max_branch_bytes``."""
         self.store = store
         self._runs = runs
+        self._max_branch_bytes = max_branch_bytes
 
     async def thread(self, tenant: str, thread_id: str) -> Thread:
         """Return a thread.
@@ -89,16 +91,30 @@ class Chats:
         return MessageTree(await self.store.messages(thread.tenant, thread.thread_id))
 
     async def with_contents(
-        self, thread: Thread, messages: Sequence[ThreadMessage], *, models: bool = False
+        self, thread: Thread, messages: Sequence[ThreadMessage]
     ) -> list[ThreadMessage]:
-        """Return messages with their contents, and with their models if ``models`` is set.
-
-        The models are read from the journals of the runs, which is slow if a journal is long.
-        """
+        """Return messages with their contents and models."""
         wanted = [message.message_id for message in messages]
-        where = thread.tenant, thread.thread_id
-        said = await self.store.contents(*where, wanted, models=models)
+        said = await self.store.contents(thread.tenant, thread.thread_id, wanted)
         return [replace(one, **said.get(one.message_id, {})) for one in messages]
+
+    async def with_siblings(
+        self, thread: Thread, messages: Sequence[ThreadMessage | None]
+    ) -> list[tuple[ThreadMessage, Sequence[str]]]:
+        """Return messages as they are stored, each with the IDs of its siblings and its own.
+
+        Raises:
+            MessageNotFoundError: a message was deleted.
+        """
+        wanted = [message for message in messages if message is not None]
+        ids = [message.message_id for message in wanted]
+        shown = await self.store.shown(thread.tenant, thread.thread_id, ids)
+        if missing := [one for one in ids if one not in shown]:
+            raise MessageNotFoundError(missing[0])
+        stored = [dict(shown[one]) for one in ids]
+        siblings = [one.pop("siblings") for one in stored]
+        found = [replace(one, **more) for one, more in zip(wanted, stored, strict=True)]
+        return list(zip(found, siblings, strict=True))
 
     async def saying(self, thread: Thread, content: str, parent_id: str | None) -> PlannedReply:
         """Plan the answer to a new user message.
@@ -110,23 +126,22 @@ class Chats:
             InvalidRunError: the parent is a user message.
             AnswerNotEndedError: the parent is an answer that is still being written.
         """
-        tree = await self.tree(thread)
-        branch = tree.branch_to(parent_id) if parent_id else tree.branch_through(None)
-        if branch and branch[-1].role is Role.USER:
+        place = await self.store.place(thread.tenant, thread.thread_id, parent_id)
+        if place.message is not None and place.message.role is Role.USER:
             message = "This is a user message. Answer, edit or retry it instead."
             raise InvalidRunError("parent_id", message)
-        return await self._said(thread, branch, content)
+        leaf = None if place.message is None else place.message.message_id
+        return await self._said(thread, place, leaf, content)
 
     async def editing(self, thread: Thread, message_id: str, content: str) -> PlannedReply:
         """Plan the answer to a copy of a user message with changed ``content``.
 
         Raises the errors of :meth:`saying`.
         """
-        tree = await self.tree(thread)
-        message = tree.get(message_id)
-        if message.role is not Role.USER:
+        place = await self.store.place(thread.tenant, thread.thread_id, message_id)
+        if place.message is None or place.message.role is not Role.USER:
             raise InvalidRunError("message_id", "Only user messages can be edited.")
-        return await self._said(thread, tree.branch_to(message.parent_id), content)
+        return await self._said(thread, place, place.message.parent_id, content)
 
     async def retrying(self, thread: Thread, message_id: str) -> PlannedReply:
         """Plan a new answer to a user message, given by its ID or the ID of an existing answer.
@@ -138,8 +153,7 @@ class Chats:
         tree = await self.tree(thread)
         message = tree.get(message_id)
         asked = message_id if message.role is Role.USER else message.parent_id
-        branch = tree.branch_to(asked)
-        return PlannedReply(parent_id=asked, history=await self._history(thread, branch))
+        return await self._planned(thread, tree, asked)
 
     async def continuing(self, thread: Thread, message_id: str) -> PlannedReply:
         """Plan the continuation of an answer.
@@ -162,8 +176,7 @@ class Chats:
         if not message.settled:
             raise AnswerNotEndedError("message_id")
         if message.status is RunStatus.COMPLETED:
-            branch = tree.branch_to(message_id)
-            return PlannedReply(parent_id=message_id, history=await self._history(thread, branch))
+            return await self._planned(thread, tree, message_id)
         turn = await self.retrying(thread, message_id)
         return turn if message.status is None else replace(turn, goes_on=message)
 
@@ -178,23 +191,27 @@ class Chats:
         Raises:
             IdempotencyMismatchError: a different request created the message.
         """
-        tree = await self.tree(thread)
         message_id = derived_id(thread.thread_id, run_id, Role.ASSISTANT)
+        if not await self.store.has(thread.tenant, thread.thread_id, message_id):
+            return None
+        tree = await self.tree(thread)
         with suppress(MessageNotFoundError):
             message = tree.get(message_id)
             if message.request_hash != request_hash:
                 raise IdempotencyMismatchError
-            branch = await self.with_contents(thread, tree.branch_to(message.parent_id))
-            user = branch[-1] if branch and branch[-1].request_hash == request_hash else None
+            parent = None if message.parent_id is None else tree.get(message.parent_id)
+            user = None
+            if parent is not None and parent.request_hash == request_hash:
+                [user] = await self.with_contents(thread, [parent])
             if message.status is not None:
                 run = await self.source(thread, message)
                 return StoredReply(
                     user=user, assistant=message, accepted=Accepted(run, created=False)
                 )
-            history = await self._history(thread, branch)
+            planned = await self._planned(thread, tree, message.parent_id)
             if user is None:
-                return PlannedReply(parent_id=message.parent_id, history=history)
-            return PlannedReply(parent_id=user.parent_id, content=user.content, history=history)
+                return planned
+            return replace(planned, parent_id=user.parent_id, content=user.content)
         return None
 
     async def source(self, thread: Thread, message: ThreadMessage) -> Run:
@@ -227,49 +244,39 @@ class Chats:
         ]
 
     async def _said(
-        self, thread: Thread, branch: Sequence[ThreadMessage], content: str
+        self, thread: Thread, place: Place, parent_id: str | None, content: str
     ) -> PlannedReply:
-        history = await self._history(thread, branch, asked=content)
-        parent_id = branch[-1].message_id if branch else None
-        return PlannedReply(parent_id=parent_id, content=content, history=history)
+        size = place.bytes + len(content.encode())
+        if place.complete and place.messages < MAX_MESSAGES and size <= self._max_branch_bytes:
+            return PlannedReply(parent_id=parent_id, content=content, question=content)
+        planned = await self._planned(thread, await self.tree(thread), parent_id, content)
+        return replace(planned, content=content)
 
-    async def _history(
-        self, thread: Thread, branch: Sequence[ThreadMessage], asked: str | None = None
-    ) -> Sequence[Message]:
-        if not all(message.settled for message in branch):
+    async def _planned(
+        self, thread: Thread, tree: MessageTree, leaf: str | None, asked: str | None = None
+    ) -> PlannedReply:
+        """Plan an answer to the message ``leaf``, or to a new message ``asked`` that follows it."""
+        if not all(message.settled for message in tree.branch_to(leaf)):
             raise AnswerNotEndedError("parent_id")
-        calls = await self._calls(thread, branch)
-        said = list(spoken(await self.with_contents(thread, branch), calls))
-        if asked is None and (not said or said[-1].role != "user"):
-            asked = GO_ON
-        return said if asked is None else [*said, Message(role="user", content=asked)]
-
-    async def _calls(
-        self, thread: Thread, branch: Sequence[ThreadMessage]
-    ) -> Mapping[str, Sequence[Message]]:
-        """Return the tool calls behind the newest answers of a branch, by message id."""
-        where = thread.tenant, thread.thread_id
-        found: dict[str, Sequence[Message]] = {}
-        answers = {one.message_id: one for one in branch if len(one.ends) == 1}
-        if not answers:
-            return found
-        called = await self.store.that_called(*where, list(answers), limit=MAX_ANSWERS_WITH_CALLS)
-        left = MAX_CALL_BYTES
-        for message_id in called:
-            message = answers[message_id]
-            with suppress(RunNotFoundError):
-                calls = calls_of(await self.source(thread, message), message.ends[0])
-                left -= size_of(calls)
-                if left < 0:
-                    break
-                found[message_id] = calls
-        return found
+        branch = await self.store.branches.read(thread.tenant, thread.thread_id, leaf)
+        if asked is not None:
+            new = ThreadMessage(message_id="", parent_id=leaf, role=Role.USER, content=asked)
+            branch = replace(branch, messages=[*branch.messages, new])
+        without = branch.unanswered
+        history = branch.history(without)
+        return PlannedReply(
+            parent_id=leaf, question=history[-1].content, history=history, without=without
+        )
 
     async def _answer(
         self, thread: Thread, turn: PlannedReply, new: NewRun, ends: Sequence[str]
     ) -> StoredReply:
         where = thread.tenant, thread.thread_id
         user, assistant = _messages(thread, turn, new, ends)
+        chat = new.request.chat
+        if turn.goes_on is None and chat is not None:
+            chat = replace(chat, leaf=assistant.parent_id, without=tuple(turn.without))
+            new = replace(new, request=replace(new.request, chat=chat))
         both = [assistant] if user is None else [user, assistant]
         fresh = await self.store.add(*where, both, most=MAX_THREAD_MESSAGES)
         try:

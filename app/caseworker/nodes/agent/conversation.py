@@ -100,24 +100,32 @@ class Conversation:
         """Return the window with tool calls converted to text, for a request without tools."""
         return list(plain(self._window))
 
-    def shown(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
+    def shown(self, max_bytes: int, *, named: bool = False, own: bool = False) -> dict[str, Any]:
         """Return the newest messages that fit into ``max_bytes`` as JSON.
 
         The result also contains the number of omitted messages. If ``named``, messages that a
-        journaled call produced are replaced by a reference to the call.
+        journaled call produced are replaced by a reference to the call. If ``own``, the messages of
+        a thread before the question are omitted, because the thread stores them.
         """
         found: list[dict[str, Any]] = []
         left = max_bytes
-        for message in reversed(self.messages):
+        for message in reversed(self.messages[self._before_question if own else 0 :]):
             one = as_json(message)
             left -= len(compact(one).encode("utf-8", "surrogatepass")) + 1
             if left < 0:
-                return {
-                    "messages": found[::-1],
-                    "messages_left_out": len(self.messages) - len(found),
-                }
+                break
             found.append((message.reference if named else None) or one)
-        return {"messages": found[::-1]}
+        left_out = len(self.messages) - len(found)
+        return {"messages": found[::-1]} | ({"messages_left_out": left_out} if left_out else {})
+
+    @property
+    def _before_question(self) -> int:
+        """Number of messages before the question from a thread; 0 without a thread."""
+        of_thread = [at for at, one in enumerate(self.messages) if one.branch_index is not None]
+        if not of_thread:
+            return 0
+        last = of_thread[-1]
+        return last if self.messages[last].role == "user" else last + 1
 
 
 def plain(messages: Iterable[Message]) -> Iterator[Message]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -117,11 +118,13 @@ class AgentNode:
         task = data.task(inputs, context.limits, await linked_tools(context))
         task = _in_chat(task, data, context)
         most = int(context.limits.max_value_bytes * MESSAGES_SHARE)
-        named = _is_for_readers(context)
-        state = await self._agents.run(
-            task, context, lambda begun: context.keep(lambda: _outputs(begun, most, named=named))
+        outputs = partial(
+            _outputs, max_bytes=most, named=_is_for_readers(context), own=_keeps_own(context)
         )
-        return ExecutionResult(_outputs(state, most, named=named))
+        state = await self._agents.run(
+            task, context, lambda begun: context.keep(lambda: outputs(begun))
+        )
+        return ExecutionResult(outputs(state))
 
     async def materialize(
         self, data: AgentData, output_handle: str, context: FlowContext
@@ -157,8 +160,14 @@ def _is_for_readers(context: FlowContext) -> bool:
     return alone and context.run.journal is not None and "/" not in context.path.text
 
 
-def _outputs(state: AgentState, max_bytes: int, *, named: bool) -> dict[str, Any]:
-    outputs: dict[str, Any] = {RESULT: state.result(max_bytes, named=named)}
+def _keeps_own(context: FlowContext) -> bool:
+    """Return whether the full result of the step is used only in the result of the run."""
+    edges = context.runtime.outgoing_edges(context.node_id, source_handle=RESULT)
+    return not edges and "/" not in context.path.text
+
+
+def _outputs(state: AgentState, *, max_bytes: int, named: bool, own: bool) -> dict[str, Any]:
+    outputs: dict[str, Any] = {RESULT: state.result(max_bytes, named=named, own=own)}
     if state.output_valid is False:
         outputs[DEFAULT_HANDLE] = state.raw_content
     elif state.output is not None:

@@ -45,11 +45,10 @@ class AgentState:
         self.output, self.raw_content = answer.output, answer.raw
         self.output_valid = answer.valid
 
-    def result(self, max_bytes: int, *, named: bool = False) -> dict[str, Any]:
+    def result(self, max_bytes: int, *, named: bool = False, own: bool = False) -> dict[str, Any]:
         """Build the result with the newest messages that fit into ``max_bytes``.
 
-        If ``named``, messages that a journaled call produced are replaced by a reference to the
-        call.
+        ``named`` and ``own`` are those of :meth:`Conversation.shown`.
         """
         return {
             "success": self.terminate_reason == "goal",
@@ -65,5 +64,5 @@ class AgentState:
                 {"provider": provider, "model": model, "calls": calls}
                 for (provider, model), calls in self.answers.items()
             ],
-            **self.conversation.shown(max_bytes, named=named),
+            **self.conversation.shown(max_bytes, named=named, own=own),
         }

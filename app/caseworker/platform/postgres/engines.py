@@ -282,21 +282,43 @@ async def transaction(
 
 
 async def read_row(pool: Pool, statement: str, values: Sequence[Any]) -> Mapping[str, Any] | None:
-    """Return the row that a single statement reads, or None.
+    """Return the row that a single statement reads, or None; see :func:`read_rows`."""
+    return next(iter(await read_rows(pool, statement, values)), None)
 
-    Without a transaction around it, it takes one round trip instead of three.
+
+async def read_rows(
+    pool: Pool,
+    statement: str,
+    values: Sequence[Any] | Mapping[str, Any],
+    *,
+    tenant: str | None = None,
+    locks: str | None = None,
+) -> Sequence[Mapping[str, Any]]:
+    """Return the rows of a single statement, which may also write.
+
+    It takes one round trip instead of the three or four of a transaction. ``tenant`` restricts it
+    to that tenant's rows. ``locks`` is a statement with the same values that is executed before,
+    in the same transaction; it needs a tenant.
 
     Raises:
         StoreUnavailableError: the database cannot be reached, went away, or is too busy.
+        psycopg.Error: the statement failed.
     """
     try:
-        async with pool.connected() as connection:
+        async with pool.connected(tenant) as connection:
             driver = await driver_of(connection)
             try:
                 await driver.set_autocommit(True)
                 async with driver.cursor(row_factory=dict_row) as cursor:
-                    await cursor.execute(statement, values, prepare=True)
-                    return await cursor.fetchone()
+                    if tenant is None:
+                        await cursor.execute(statement, values, prepare=True)
+                        return await cursor.fetchall()
+                    async with driver.pipeline():  # one implicit transaction
+                        await driver.execute(AS_TENANT, (tenant,), prepare=True)
+                        if locks is not None:
+                            await driver.execute(locks, values, prepare=True)
+                        await cursor.execute(statement, values, prepare=True)
+                        return await cursor.fetchall()
             finally:
                 if not driver.closed:
                     await driver.set_autocommit(False)

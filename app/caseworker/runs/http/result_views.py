@@ -208,7 +208,7 @@ class AgentResult(View):
     """Models that answered the agent's calls."""
     messages: list[dict[str, Any]]
     """Messages of the conversation, oldest first. The oldest ones are omitted if the conversation
-    exceeds the size limits."""
+    exceeds the size limits, and in a thread those before the question."""
     messages_left_out: int | None = None
     """Number of older messages that were omitted; absent if none were."""
 

@@ -1,17 +1,22 @@
 """The tool calls of an answer, as the next answer's prompt contains them."""
 
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from caseworker.features.threads.history import calls_of, spoken
+from caseworker.features.threads.answers import StoredAnswer
+from caseworker.features.threads.history import (
+    GO_ON,
+    MAX_ANSWERS_WITH_CALLS,
+    MAX_CALL_BYTES,
+    calls_of,
+    history_of,
+    spoken,
+)
 from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message, ToolCall
-from caseworker.nodes.chat import ChatInput
-from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
-
-ASKED = {"role": "user", "content": "Now?"}
+from caseworker.runs.run import RunStatus
 
 
 def call(call_id: str, name: str = "calculator") -> dict[str, str]:
@@ -28,21 +33,8 @@ def result(call_id: str, content: str) -> dict[str, str]:
 
 
 def said(*messages: Any) -> list[tuple[str, str]]:
-    """Return roles and contents of the calls found in a run with these messages."""
-    run = Run(
-        key=RunKey("t", "r"),
-        kind=RunKind.GRAPH,
-        status=RunStatus.COMPLETED,
-        request=RunRequest(
-            kind=RunKind.GRAPH,
-            chat=ChatInput(thread_id="t", messages=(Message(role="user", content="Now?"),)),
-        ),
-        result={"outputs": {"a": {"result": {"messages": list(messages)}}}},
-        request_hash="",
-        created_at=datetime.now(UTC),
-    )
-    assert calls_of(run, "b") == []
-    found = calls_of(run, "a")
+    """Return roles and contents of the calls in the messages of an agent."""
+    found = calls_of(messages)
     for message in found:
         assert (message.tool_call_id is not None) == (message.role == "tool")
     return [(one.role, one.content or ",".join(it.id for it in one.tool_calls)) for one in found]
@@ -52,32 +44,70 @@ def test_results_belong_to_the_calls_before_them_although_ids_repeat() -> None:
     """Results are matched to the preceding calls, because some models reuse call IDs."""
     messages = [calling(call("1")), result("1", "a"), calling(call("1")), result("1", "b")]
 
-    assert said(ASKED, *messages) == [
+    assert said(*messages) == [
         *(("assistant", "1"), ("tool", "a"), ("assistant", "1"), ("tool", "b"))
     ]
-
-
-def test_calls_of_earlier_answers_are_none_of_this_one() -> None:
-    """Calls before the last user message belong to earlier answers."""
-    messages = [calling(call("1")), result("1", "old"), ASKED, calling(call("2")), result("2", "n")]
-
-    assert said(*messages) == [("assistant", "2"), ("tool", "n")]
-    assert said(*messages[:2]) == [], "it was asked something else"
 
 
 def test_a_call_without_a_result_is_left_out() -> None:
     """Calls without a result are left out, as is the call that returns the answer."""
     handing_in = calling(call("2"), call("3", "finish"))
 
-    assert said(ASKED, calling(call("1")), handing_in, result("2", "b"), result("3", "c")) == [
+    assert said(calling(call("1")), handing_in, result("2", "b"), result("3", "c")) == [
         *(("assistant", "2"), ("tool", "b"))
     ]
 
 
-@pytest.mark.parametrize("messages", [["text"], [5, None], [ASKED, {"role": "tool"}], [ASKED, 5]])
+@pytest.mark.parametrize("messages", [["text"], [5, None], [{"role": "tool"}], [5]])
 def test_what_is_no_conversation_has_no_calls(messages: list[Any]) -> None:
     """Invalid messages, as steps other than agents may return, contain no calls."""
     assert said(*messages) == []
+
+
+def answered(
+    message_id: str, parent_id: str, calls: Any = ()
+) -> tuple[ThreadMessage, StoredAnswer]:
+    message = ThreadMessage(
+        message_id=message_id, parent_id=parent_id, role=Role.ASSISTANT, content="Yes."
+    )
+    return message, StoredAnswer(status=RunStatus.COMPLETED, content="Yes.", calls=calls)
+
+
+QUESTION = ThreadMessage(message_id="q", parent_id=None, role=Role.USER, content="Q")
+
+
+def test_only_the_newest_answers_bring_their_calls() -> None:
+    """Older answers than the newest twenty with calls are text only."""
+    calls = [calling(call("1")), result("1", "42")]
+    pairs = [answered(f"a{n}", "q", calls) for n in range(MAX_ANSWERS_WITH_CALLS + 1)]
+    branch = [QUESTION, *(message for message, _ in pairs)]
+
+    found = history_of(branch, {message.message_id: answer for message, answer in pairs})
+
+    assert sum(one.role == "tool" for one in found) == MAX_ANSWERS_WITH_CALLS
+    assert [one.content for one in found[:4]] == ["Q", "Yes.", GO_ON, ""]
+
+
+@pytest.mark.parametrize("calls", [None, [calling(call("1")), result("1", "x" * MAX_CALL_BYTES)]])
+def test_calls_that_are_too_long_end_the_calls_of_older_answers_too(calls: Any) -> None:
+    """The total size is counted from the newest answer to the oldest."""
+    first, last = answered("a1", "q", [calling(call("1")), result("1", "42")]), answered("a2", "q")
+    longest = (last[0], replace(last[1], calls=calls))
+    stored = {message.message_id: answer for message, answer in (first, longest)}
+
+    found = history_of([QUESTION, first[0], longest[0]], stored)
+
+    assert {one.role for one in found} == {"user", "assistant"}
+
+
+def test_a_history_ends_with_a_message_from_the_user() -> None:
+    """A request to continue follows an answer, and an answer without text is left out."""
+    message, answer = answered("a", "q")
+    silent = replace(message, content=None)
+
+    assert [one.content for one in history_of([QUESTION], {})] == ["Q"]
+    assert [one.content for one in history_of([QUESTION, message], {"a": answer})][-1] == GO_ON
+    assert [one.content for one in history_of([QUESTION, silent], {})] == ["Q"]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Storage for threads and their messages in Postgres."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import psycopg
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -15,14 +17,14 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    text,
     tuple_,
-    update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.threads.answers import StoredAnswer
+from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.threads.thread import (
     MessageNotFoundError,
     Role,
@@ -33,14 +35,14 @@ from caseworker.features.threads.thread import (
     ThreadNotFoundError,
 )
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.nodes.templates import compact
-from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.platform.postgres.engines import Engines, read_rows, transaction
+from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import IdempotencyMismatchError, RunConflictError
 from caseworker.runs.paging import Page
 from caseworker.runs.postgres.quotas import quota_of, storing
 from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
-from caseworker.runs.postgres.tables import INSTANT, columns, metadata, runs
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, run_key, runs
 from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import RunStatus
 
@@ -68,64 +70,83 @@ messages = Table(
     Column("run_erased_at", INSTANT),
     Column("ends", JSONB, nullable=False),
     Column("created_at", INSTANT, nullable=False),
+    Column("answer", JSON),
 )
-"""Messages of threads. An assistant message has a run instead of content."""
+"""Messages of threads. An assistant message has a run instead of content, and an answer once the
+run has ended; see :mod:`caseworker.features.threads.answers`."""
+
+kept_messages = Table(
+    "kept_messages",
+    metadata,
+    *run_key(),
+    Column("message_id", Text, primary_key=True),
+    *columns(Text, "parent_id content"),
+    Column("role", Text, nullable=False),
+    Column("ends", JSONB, nullable=False),
+    Column("answer", JSON),
+)
+"""Messages that were deleted or erased while the unfinished run ``run_id`` needed them."""
+
+_REFUSALS: Mapping[str, type[Exception]] = {
+    "no thread": ThreadNotFoundError,
+    "mismatch": IdempotencyMismatchError,
+    "conflict": RunConflictError,
+    "full": ThreadFullError,
+}
+"""Errors by the outcome of ``caseworker_add_messages``."""
 
 _JSON_COLUMNS = ("definition", "inputs", "tools")
 _THREAD = tuple(Thread.__dataclass_fields__.keys() - {"tenant", "kind"})
 _MESSAGE = ("message_id", "parent_id", "run_id", "ends", "request_hash", "created_at")
 
-_CONTENTS = text(
-    """
-    SELECT m.message_id, m.content, answer.parts, answer.reason, asked.model,
-        coalesce(answer.incomplete, CASE r.status WHEN 'cancelled' THEN r.status END) AS incomplete
-    FROM messages m
-    LEFT JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
-        AND m.run_erased_at IS NULL
-        AND r.request #>> '{chat,thread_id}' = m.thread_id
-    LEFT JOIN LATERAL (
-        SELECT jsonb_agg(jsonb_build_array(given -> 'default', given #> '{result,raw_content}')
-                ORDER BY place) AS parts,
-            max(given #>> '{result,incomplete}') AS incomplete,
-            max(given #>> '{result,incomplete_reason}') AS reason
-        FROM jsonb_array_elements_text(m.ends) WITH ORDINALITY AS ending(step, place),
-        LATERAL (SELECT r.result -> 'outputs' -> step AS given) found
-        WHERE given IS NOT NULL
-    ) answer ON true
-    LEFT JOIN LATERAL (
-        SELECT coalesce(
-            nullif(made.value ->> 'model', ''), made.brief ->> 5, made.node ->> 'model') AS model
-        FROM calls made
-        WHERE :models AND made.tenant_id = r.tenant_id AND made.run_id = r.run_id
-            AND EXISTS (SELECT FROM jsonb_array_elements_text(m.ends) step
-                WHERE starts_with(made.call_key, step || '/')
-                    OR starts_with(made.call_key, step || '~'))
-            AND coalesce(made.brief ->> 0, made.node ->> 'kind') = 'llm'
-            AND made.status NOT IN ('created', 'fail')
-            AND made.outcome IS DISTINCT FROM 'not_made'
-        ORDER BY made.seq DESC LIMIT 1
-    ) asked ON true
-    WHERE m.tenant_id = :tenant AND m.thread_id = :thread AND m.message_id = ANY(:wanted)
-    """
-)
-"""For an answer, reads only the outputs of the last steps: the whole result may be much larger. The
-model is that of the last call in these steps that was made and did not fail. It comes from the
-table ``calls``, because the view ``journal`` would build the node of each call of the run."""
+_ANSWER = """coalesce(m.answer, (
+        SELECT caseworker_answer(r, m.ends) FROM runs r
+        WHERE m.role = 'assistant' AND m.run_erased_at IS NULL AND r.tenant_id = m.tenant_id
+            AND r.run_id = m.run_id AND r.finished_at IS NOT NULL
+            AND r.request #>> '{chat,thread_id}' = m.thread_id))"""
+"""The answer in a message ``m``; if its run ended before answers were stored with their messages,
+it is read from the run."""
 
+_IN_THREAD = "m.tenant_id = %(tenant)s AND m.thread_id = %(thread)s"
+_WANTED = f"{_IN_THREAD} AND m.message_id = ANY(%(wanted)s::text[])"
 
-_THAT_CALLED = text(
-    """
-    SELECT m.message_id
-    FROM messages m
-    JOIN runs r ON r.tenant_id = m.tenant_id AND r.run_id = m.run_id
-        AND r.request #>> '{chat,thread_id}' = m.thread_id
-    WHERE m.tenant_id = :tenant AND m.thread_id = :thread AND m.message_id = ANY(:wanted)
-        AND jsonb_path_exists(
-            r.result #> ARRAY['outputs', m.ends ->> 0, 'result', 'messages'],
-            '$[*] ? (@.role == "tool")')
-    ORDER BY m.seq DESC LIMIT :most
-    """
-)
+_CONTENTS = f"""
+SELECT m.message_id, m.content, {_ANSWER} AS answer FROM messages m WHERE {_WANTED}
+"""  # noqa: S608 - nothing of a caller's is in it, here and below
+
+_SHOWN = f"""
+SELECT m.message_id, m.content, {_ANSWER} AS answer, m.created_at, ARRAY(
+    SELECT s.message_id FROM messages s
+    WHERE s.tenant_id = m.tenant_id AND s.thread_id = m.thread_id AND s.role = m.role
+        AND CASE WHEN m.parent_id IS NULL THEN s.parent_id IS NULL
+            ELSE s.parent_id = m.parent_id END
+    ORDER BY s.seq
+) AS siblings
+FROM messages m WHERE {_WANTED}
+"""  # noqa: S608
+
+_PLACE = f"""
+SELECT m.*, total.messages, total.bytes, total.complete, (
+    SELECT r.status FROM runs r
+    WHERE r.tenant_id = %(tenant)s AND r.run_id = m.run_id AND r.request IS NOT NULL
+) AS status
+FROM (
+    SELECT count(*) AS messages,
+        coalesce(sum(octet_length(coalesce(m.content, m.answer::text, ''))), 0) AS bytes,
+        coalesce(bool_and(m.role = 'user' OR m.answer IS NOT NULL), true) AS complete
+    FROM messages m WHERE {_IN_THREAD}
+) total
+LEFT JOIN (
+    SELECT m.message_id, m.parent_id, m.role, m.content,
+        CASE WHEN m.run_erased_at IS NULL THEN m.run_id END AS run_id
+    FROM messages m WHERE {_IN_THREAD}
+        AND (%(message)s::text IS NULL OR m.message_id = %(message)s)
+    ORDER BY m.seq DESC LIMIT 1
+) m ON true
+"""  # noqa: S608
+
+_GET = "SELECT * FROM threads WHERE tenant_id = %s AND thread_id = %s"
+_ADD = "SELECT caseworker_add_messages(%s, %s, %s::json, %s) AS outcome"
 
 
 DROP_THREADS = f"""
@@ -141,11 +162,26 @@ DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (
 """  # noqa: S608
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A message in its thread."""
+
+    message: ThreadMessage | None
+    """The message; None if the thread is empty."""
+    messages: int
+    """Number of messages in the thread."""
+    bytes: int
+    """Upper bound of the size of all their texts, in bytes of UTF-8."""
+    complete: bool
+    """Whether all answers of the thread are stored with their messages."""
+
+
 class PostgresThreads:
     """Stores threads in Postgres; see :mod:`caseworker.features.threads.thread`."""
 
     def __init__(self, engines: Engines, usual: Quota = UNLIMITED) -> None:
         """Apply the quota ``usual`` to tenants that have no quota of their own."""
+        self.branches = PostgresBranches(engines)
         self._engines = engines
         self._usual = usual
 
@@ -179,10 +215,8 @@ class PostgresThreads:
 
     async def get(self, tenant: str, thread_id: str) -> Thread | None:
         """Return a thread, or None if it does not exist."""
-        query = select(threads).where(_is(tenant, thread_id))
-        async with transaction(self._engines.work, tenant) as connection:
-            row = (await connection.execute(query)).mappings().one_or_none()
-        return None if row is None else _thread(row)
+        rows = await read_rows(self._engines.work, _GET, (tenant, thread_id), tenant=tenant)
+        return _thread(rows[0]) if rows else None
 
     async def find(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Thread]:
         """Return a page of threads, newest first, without definitions, inputs and tools.
@@ -224,13 +258,22 @@ class PostgresThreads:
             IdempotencyMismatchError: a different request stored the answer.
             ThreadFullError: the thread would have more than ``most`` messages.
         """
+        named = ("message_id", "parent_id", "content", "run_id", "request_hash")
+        rows = [
+            {name: getattr(message, name) for name in named}
+            | {"role": message.role.value, "ends": list(message.ends)}
+            for message in messages
+        ]
+        values = (tenant, thread_id, dump(rows), most)
         try:
-            async with transaction(self._engines.work, tenant) as connection:
-                return await _add(connection, tenant, thread_id, messages, most)
-        except IntegrityError as error:
-            if "messages_follow_one" in str(error.orig):
+            (row,) = await read_rows(self._engines.work, _ADD, values, tenant=tenant)
+        except psycopg.IntegrityError as error:
+            if "messages_follow_one" in str(error):
                 raise MessageNotFoundError from None
             raise RunConflictError from None
+        if (refusal := _REFUSALS.get(row["outcome"])) is not None:
+            raise refusal
+        return bool(row["outcome"] == "added")
 
     async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
         """Remove messages from a thread; used if their run was refused."""
@@ -266,83 +309,65 @@ class PostgresThreads:
         ]
 
     async def contents(
-        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, models: bool
+        self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
         """Return content, ``incomplete``, ``incomplete_reason`` and model by message ID.
 
-        The content is None if the assistant has produced no text. The model is None unless
-        ``models`` is set.
+        The content is None if the assistant has produced no text.
         """
-        wanted = list(message_ids)
-        asked = {"tenant": tenant, "thread": thread_id, "wanted": wanted, "models": models}
-        async with transaction(self._engines.work, tenant) as connection:
-            rows = (await connection.execute(_CONTENTS, asked)).all()
+        asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
+        rows = await read_rows(self._engines.work, _CONTENTS, asked, tenant=tenant)
+        return {row["message_id"]: _content(row) for row in rows}
+
+    async def shown(
+        self, tenant: str, thread_id: str, message_ids: Sequence[str]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Return the fields of :meth:`contents`, ``created_at`` and ``siblings`` by message ID.
+
+        ``siblings`` are the IDs of all messages with the same parent and role, oldest first.
+        """
+        asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
+        rows = await read_rows(self._engines.work, _SHOWN, asked, tenant=tenant)
         return {
-            row.message_id: {
-                "content": row.content or _answer(row.parts),
-                "incomplete": row.incomplete,
-                "incomplete_reason": row.reason,
-                "model": row.model,
+            row["message_id"]: {
+                **_content(row),
+                **{name: row[name] for name in ("created_at", "siblings")},
             }
             for row in rows
         }
 
-    async def that_called(
-        self, tenant: str, thread_id: str, message_ids: Sequence[str], *, limit: int
-    ) -> Sequence[str]:
-        """Return the IDs of the newest answers whose final step is an agent that called tools.
+    async def place(self, tenant: str, thread_id: str, message_id: str | None) -> Place:
+        """Return a message, or the newest one for None, with the sizes of its thread.
 
-        The IDs are newest first, at most ``limit``. ``message_ids`` are the answers to search; each
-        of them must come from a graph with a single final step.
+        Raises:
+            MessageNotFoundError: the message does not exist.
         """
-        asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids), "most": limit}
+        asked = {"tenant": tenant, "thread": thread_id, "message": message_id}
+        (row,) = await read_rows(self._engines.work, _PLACE, asked, tenant=tenant)
+        message = None
+        if row["message_id"] is not None:
+            message = ThreadMessage(
+                message_id=row["message_id"],
+                parent_id=row["parent_id"],
+                role=Role(row["role"]),
+                content=row["content"],
+                status=RunStatus(row["status"]) if row["status"] else None,
+            )
+        elif message_id is not None:
+            raise MessageNotFoundError(message_id)
+        return Place(message, row["messages"], int(row["bytes"]), complete=row["complete"])
+
+    async def has(self, tenant: str, thread_id: str, message_id: str) -> bool:
+        """Return whether a thread has a message."""
+        query = select(messages.c.message_id).where(_in_thread(tenant, thread_id, [message_id]))
         async with transaction(self._engines.work, tenant) as connection:
-            return (await connection.scalars(_THAT_CALLED, asked)).all()
+            return (await connection.execute(query)).one_or_none() is not None
 
 
 async def drop_threads(connection: AsyncConnection, batch: Batch) -> bool:
     """Delete threads whose last message is older than the retention period, with all messages."""
     gone = await connection.exec_driver_sql(DROP_THREADS, dict(batch))
     return gone.rowcount == int(batch["limit"])
-
-
-async def _add(
-    connection: AsyncConnection,
-    tenant: str,
-    thread_id: str,
-    new: Sequence[ThreadMessage],
-    most: int,
-) -> bool:
-    """Store messages while holding the thread's row lock, so concurrent adds and deletes wait."""
-    locked = select(threads.c.thread_id).where(_is(tenant, thread_id)).with_for_update()
-    if (await connection.execute(locked)).one_or_none() is None:
-        raise ThreadNotFoundError(thread_id)
-    answer = new[-1]
-    of_answer = _in_thread(tenant, thread_id, [answer.message_id])
-    stored = await connection.scalar(select(messages.c.request_hash).where(of_answer))
-    if stored is not None:
-        if stored != answer.request_hash:
-            raise IdempotencyMismatchError
-        erased = of_answer & messages.c.run_erased_at.is_not(None)
-        await connection.execute(update(messages).where(erased).values(run_erased_at=None))
-        return False
-    taken = select(runs.c.run_id).where(
-        runs.c.tenant_id == tenant, runs.c.run_id == answer.run_id, runs.c.request.is_not(None)
-    )
-    if (await connection.execute(taken)).one_or_none() is not None:
-        raise RunConflictError
-    counted = select(func.count()).where(
-        messages.c.tenant_id == tenant, messages.c.thread_id == thread_id
-    )
-    if (await connection.scalar(counted) or 0) + len(new) > most:
-        raise ThreadFullError
-    named = ("message_id", "parent_id", "content", "run_id", "request_hash")
-    for message in new:
-        row = {name: getattr(message, name) for name in named}
-        row |= {"tenant_id": tenant, "thread_id": thread_id, "role": message.role.value}
-        row |= {"ends": list(message.ends), "created_at": func.now()}
-        await connection.execute(insert(messages).values(row))
-    return True
 
 
 def _is(tenant: str, thread_id: str) -> Any:
@@ -363,14 +388,17 @@ def _thread(row: Row) -> Thread:
     return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **given)
 
 
-def _answer(parts: Sequence[Sequence[Any]] | None) -> str | None:
-    """Join the outputs of a run's last steps into one text; JSON represents non-text outputs.
-
-    A stopped step has no output yet; the text that its agent had streamed is used instead.
-    """
-    given = (output if output is not None else so_far for output, so_far in parts or ())
-    said = [one if isinstance(one, str) else compact(one) for one in given if one not in (None, "")]
-    return "\n\n".join(said) or None
+def _content(row: Row) -> dict[str, Any]:
+    if row["answer"] is None:
+        named = ("incomplete", "incomplete_reason", "model")
+        return {"content": row["content"], **dict.fromkeys(named)}
+    answer = StoredAnswer.of_json(row["answer"])
+    return {
+        "content": answer.content,
+        "incomplete": answer.incomplete,
+        "incomplete_reason": answer.incomplete_reason,
+        "model": answer.model,
+    }
 
 
 def _plain(value: Any) -> Any:
