@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from psycopg import generators
+from psycopg import AsyncConnection, generators
 from psycopg._cursor_base import BaseCursor
 from psycopg._queries import PostgresQuery
 from psycopg.adapt import PyFormat, Transformer
@@ -90,8 +90,11 @@ class Probe:
 
     @contextmanager
     def watching(self) -> Iterator["Probe"]:
-        """Explain the statements of this process during the block."""
-        sent = BaseCursor._execute_gen
+        """Explain the statements of this process during the block.
+
+        A transaction takes the place of each pipeline, which has no answers to wait for.
+        """
+        sent, pipeline = BaseCursor._execute_gen, AsyncConnection.pipeline
         probe = self
 
         def execute(
@@ -103,10 +106,12 @@ class Probe:
             yield from sent(cursor, query, params, **options)
 
         BaseCursor._execute_gen = execute  # type: ignore[assignment,method-assign]
+        AsyncConnection.pipeline = AsyncConnection.transaction  # type: ignore[assignment,method-assign]
         try:
             yield self
         finally:
             BaseCursor._execute_gen = sent  # type: ignore[method-assign]
+            AsyncConnection.pipeline = pipeline  # type: ignore[method-assign]
 
     def _explain(
         self, cursor: Any, place: str, query: Any, params: Any
