@@ -27,9 +27,12 @@ WHERE table_schema = 'public' AND t.table_type = 'BASE TABLE' AND c.is_identity 
 GROUP BY c.table_name HAVING bool_or(c.column_name = 'tenant_id')
 """
 _KEPT: Final = frozenset(
-    {"api_keys", "quotas", "retention", "stored", "provider_turns", "mcp_credentials"}
+    {
+        *("api_keys", "quotas", "retention", "stored", "provider_turns", "mcp_credentials"),
+        *("cost_sums", "cost_backfill", "waiting_tenants"),
+    }
 )
-"""Tables that have few rows of a tenant, however many runs it has."""
+"""Tables that have few rows of a tenant, however many runs it has, or that others determine."""
 
 _SUFFIXED: Final = frozenset(
     {
@@ -40,6 +43,7 @@ _SUFFIXED: Final = frozenset(
 _NEW: Final = {
     "tenant_id": "c.tenant",
     "schedule_id": "gen_random_uuid()",
+    "summed": "true",
     "sha256": "sha256(o.sha256 || c.n::text::bytea)",
     "next_at": "now() + interval '60 days' + c.n * interval '1 minute'",
     "expires_at": "now() + interval '60 days' + c.n * interval '1 minute'",
@@ -59,16 +63,11 @@ SELECT 'blocked-' || t, 'queued-' || n, kind, 'queued', request, request_hash, m
     now() - interval '1 h', now() - interval '1 h'
 FROM (SELECT * FROM runs WHERE tenant_id = 'origin' AND kind = 'graph' AND status = 'completed'
     LIMIT 1) r, generate_series(1, 50) t, generate_series(1, 50) n;
--- jobs of queued runs and of schedules, which are not due, and ended jobs
+-- jobs of queued runs, which are not due, and ended jobs
 INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args, scheduled_at)
 SELECT 'runs', 'execute_run', tenant_id || '/' || run_id,
     jsonb_build_object('tenant', tenant_id, 'run_id', run_id), queued_at
 FROM runs WHERE status = 'queued' AND queued_at > now() AND tenant_id <> 'origin';
-INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args, scheduled_at)
-SELECT 'schedules', 'fire_schedule',
-    'schedule/' || tenant_id || '/' || name || '/' || extract(epoch FROM next_at)::bigint,
-    jsonb_build_object('tenant', tenant_id, 'name', name), next_at
-FROM schedules WHERE next_at > now() AND tenant_id <> 'origin';
 INSERT INTO procrastinate_jobs (queue_name, task_name, status, args)
 SELECT 'runs', 'execute_run', 'succeeded', jsonb_build_object('tenant', 'large', 'run_id', 'r' || n)
 FROM generate_series(1, 20000) n;
@@ -77,15 +76,17 @@ INSERT INTO threads (tenant_id, thread_id, kind, definition, inputs, tools, meta
     created_at)
 SELECT 'large', 'long', kind, definition, inputs, tools, '{}', request_hash, now()
 FROM threads WHERE tenant_id = 'origin' AND thread_id = 'talk';
-CREATE TEMP TABLE answer AS SELECT r.*, m.ends, m.request_hash AS message_hash FROM runs r
+CREATE TEMP TABLE answer AS SELECT r.*, m.ends, m.answer, m.request_hash AS message_hash
+    FROM runs r
     JOIN messages m USING (tenant_id, run_id) WHERE tenant_id = 'origin' AND thread_id = 'talk'
         AND r.status = 'completed' LIMIT 1;
 INSERT INTO messages (tenant_id, thread_id, message_id, parent_id, role, content, run_id, ends,
-    request_hash, created_at)
+    answer, request_hash, created_at)
 SELECT 'large', 'long', CASE role WHEN 'user' THEN 'u' ELSE 'a' END || n,
     CASE WHEN role = 'assistant' THEN 'u' || n WHEN n > 1 THEN 'a' || n - 1 END,
     role, CASE role WHEN 'user' THEN 'Hello' END, CASE role WHEN 'assistant' THEN 'turn-' || n END,
-    CASE role WHEN 'user' THEN '[]' ELSE ends END, message_hash, now()
+    CASE role WHEN 'user' THEN '[]' ELSE ends END, CASE role WHEN 'assistant' THEN answer END,
+    message_hash, now()
 FROM generate_series(1, 450) n, (VALUES ('user'), ('assistant')) AS r(role), answer
 ORDER BY n, role DESC;
 INSERT INTO runs (tenant_id, run_id, kind, status, request, request_hash, metadata, created_at,
@@ -94,6 +95,16 @@ SELECT 'large', 'turn-' || n, kind, status,
     jsonb_set(request, '{chat,thread_id}', '"long"'), request_hash, metadata,
     now(), now(), now(), now(), result, usage, finish_reason, fence, attempts
 FROM answer, generate_series(1, 450) n;
+INSERT INTO run_costs SELECT (c).* FROM (SELECT jsonb_populate_record(k, jsonb_build_object(
+    'tenant_id', 'large', 'run_id', 'turn-' || n, 'created_at', now(), 'summed', true)) AS c
+FROM answer a JOIN run_costs k USING (tenant_id, run_id), generate_series(1, 450) n) turns;
+-- sums of costs by hour and day
+INSERT INTO cost_sums SELECT tenant_id, span, date_trunc(span, created_at, 'UTC'), status,
+    stop_kind, stop_detail, agent, model, of_model, count(*) FILTER (WHERE part = 1), count(*),
+    sum(llm_calls), sum(tokens), sum(cost_usd), sum(cost_usd_estimated), true
+FROM run_costs, (VALUES ('hour'), ('day')) AS spans(span)
+WHERE summed AND tenant_id <> 'origin' GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9;
+SELECT caseworker_await_claims();
 INSERT INTO stored (tenant_id, part, bytes, definitions, threads)
 SELECT tenant_id, 0, sum(bytes), 0, 0 FROM stored_runs GROUP BY tenant_id ON CONFLICT DO NOTHING;
 """

@@ -259,6 +259,7 @@ class Scenario(Upkeep):
         await ask("DELETE", "/runs/answered/record")
         await ask("POST", path, again)
         await self.ended(tenant, "answered")
+        await self.of_previous_release(tenant)
 
     async def _external(self, tenant: str) -> None:
         ask = partial(self.ask, tenant)
@@ -316,11 +317,6 @@ class Scenario(Upkeep):
             " WHERE tenant_id = %s AND cron LIKE '* %%'"
         )
         await self.oracle.rows(due, tenant)
-        await self.oracle.rows(
-            "DELETE FROM procrastinate_jobs"
-            " WHERE queue_name = 'schedules' AND args ->> 'tenant' = %s",
-            tenant,
-        )
 
         async def fired() -> bool:
             found = (await ask("GET", "/schedules?limit=100"))["schedules"]
@@ -330,11 +326,6 @@ class Scenario(Upkeep):
         await self.provider.wait_for_arrivals(2, prompt)
         first = (await ask("GET", "/schedules/replaces"))["last_run_id"]
         await self.oracle.rows(due, tenant)
-        await self.oracle.rows(
-            "UPDATE procrastinate_jobs SET scheduled_at = now()"
-            " WHERE queue_name = 'schedules' AND args ->> 'tenant' = %s",
-            tenant,
-        )
         await self.ended(tenant, first)
         for name in ("skips", "replaces"):
             last = (await ask("GET", f"/schedules/{name}"))["last_run_id"]
@@ -342,6 +333,7 @@ class Scenario(Upkeep):
             await ask("DELETE", f"/runs/{last}")
         await ask("DELETE", "/schedules/hourly")
         await ask("PUT", "/schedules/kept", {"cron": "0 0 1 1 *", "run": run})
+        await self.unreadable_schedule(tenant)
 
     async def _webhooks(self, tenant: str) -> None:
         ask = partial(self.ask, tenant)

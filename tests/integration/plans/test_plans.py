@@ -27,7 +27,7 @@ from tests.integration.plans.scenario import play, scenario
 from tests.support.api import openapi_document
 from tests.support.fake_provider.client import FakeProvider
 
-GROWING = frozenset({"runs", "calls", "events", "messages", "procrastinate_jobs"})
+GROWING = frozenset({"runs", "calls", "events", "messages", "procrastinate_jobs", "run_costs"})
 """Tables that no statement may read sequentially."""
 
 FREE_ROWS, ROWS_A_RESULT = 100, 20

@@ -10,6 +10,7 @@ from caseworker.features.erasure.postgres import PostgresErasure, Subject
 from caseworker.features.external.postgres import PostgresAttempts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import set_days
+from caseworker.features.threads.postgres.moving import AnswerMoves
 from caseworker.main.deaths import Death, count_death
 from caseworker.main.doctor import _asked_of
 from caseworker.main.features import DROPS
@@ -21,11 +22,7 @@ from caseworker.platform.postgres.connections import driver_url
 from caseworker.runs.ports import LateResult
 from caseworker.runs.postgres.workers import list_workers, request_drain
 from caseworker.runs.run import RunKey
-from tests.integration.plans.world import (
-    SAY,
-    SUM,
-    World,
-)
+from tests.integration.plans.world import SAY, SUM, World
 from tests.support.limits import patience
 from tests.support.stores import eventually
 
@@ -60,6 +57,41 @@ class Upkeep(World):
         await self.provider.reset()
         for name in ("orphan", "fenced"):
             await self.ended(tenant, name)
+
+    async def of_previous_release(self, tenant: str) -> None:
+        """Read a thread and a forked run that the previous release stored, and move the answers."""
+        await self.replaced(
+            "UPDATE messages SET answer = NULL WHERE tenant_id = %s AND thread_id = 'talk'", tenant
+        )
+        path = "/threads/talk/messages"
+        run_id = (await self.ask(tenant, "POST", path, {"content": "Old?"}))["run"]["run_id"]
+        await self.ended(tenant, run_id)
+        await self.replaced(
+            "UPDATE runs SET request = request #- '{chat,leaf}' WHERE tenant_id = %s"
+            " AND run_id = %s",
+            tenant,
+            run_id,
+        )
+        await self.ask(tenant, "GET", f"/runs/{run_id}/trace?payloads=true")
+        await self.oracle.rows(
+            "UPDATE moves SET ended_at = NULL, place = ARRAY[%s, 'talk', '']",
+            tenant,
+        )
+        await AnswerMoves(self.executing._engines.work).move()
+        await self.oracle.rows("UPDATE moves SET ended_at = now()")
+
+    async def unreadable_schedule(self, tenant: str) -> None:
+        """Let the firing of a schedule fail."""
+        body = {"cron": "* * * * *", "run": {"kind": "graph", "graph": SUM}}
+        await self.ask(tenant, "PUT", "/schedules/unreadable", body)
+        await self.oracle.rows(
+            "UPDATE schedules SET cron = 'never', next_at = now()"
+            " WHERE tenant_id = %s AND name = 'unreadable'",
+            tenant,
+        )
+        error = "SELECT last_error FROM schedules WHERE tenant_id = %s AND name = 'unreadable'"
+        await eventually(lambda: self.oracle.value(error, tenant))
+        await self.ask(tenant, "DELETE", "/schedules/unreadable")
 
     async def expire(self, tenant: str) -> None:
         """Let the sweep delete old data of each category."""
