@@ -26,7 +26,9 @@ Entry = tuple[str, str]
 LINE: Final = 120
 """Longest line of an entry with several statements."""
 
-_SENDS: Final = frozenset({"execute", "exec_driver_sql", "scalar", "scalars", "read_row", "read_rows"})
+_SENDS: Final = frozenset(
+    {"execute", "exec_driver_sql", "scalar", "scalars", "read_row", "read_rows"}
+)
 """Names of the functions that send statements."""
 
 _NAMES: Final = """

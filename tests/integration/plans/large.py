@@ -32,7 +32,7 @@ _KEPT: Final = frozenset(
         *("cost_sums", "cost_backfill", "waiting_tenants"),
     }
 )
-"""Tables that have few rows of a tenant, however many runs it has, or that others determine."""
+"""Tables that have few rows of a tenant, however many runs it has, or are filled afterwards."""
 
 _SUFFIXED: Final = frozenset(
     {

@@ -92,7 +92,7 @@ class Probe:
     def watching(self) -> Iterator["Probe"]:
         """Explain the statements of this process during the block.
 
-        A transaction takes the place of each pipeline, which has no answers to wait for.
+        Each pipeline is sent as a transaction, because it has no answers between its statements.
         """
         sent, pipeline = BaseCursor._execute_gen, AsyncConnection.pipeline
         probe = self
