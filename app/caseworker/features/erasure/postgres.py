@@ -22,6 +22,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    true,
     union,
     update,
 )
@@ -167,19 +168,30 @@ class PostgresErasure:
         else:
             wanted = RunFilter(metadata=subject.metadata, limit=limit)
             by_run = with_metadata(subject.tenant, wanted, other).limit(limit)
-            by_thread = self._runs_of_threads(subject).where(*other).limit(limit)
+            by_thread = self._runs_of_threads(subject, other, limit)
             query = union(*(select(part.subquery().c.run_id) for part in (by_run, by_thread)))
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
             return list((await connection.execute(query.limit(limit))).scalars())
 
-    def _runs_of_threads(self, subject: Subject) -> Select[Any]:
+    def _runs_of_threads(
+        self, subject: Subject, conditions: Sequence[ColumnElement[bool]], limit: int
+    ) -> Select[Any]:
+        """Return a query that searches thread by thread; the plan of a join might read all runs."""
         threads = self._threads.c
-        return select(runs.c.run_id).where(
-            runs.c.tenant_id == subject.tenant,
-            literal_column(_THREAD, Text) == threads.thread_id,
-            runs.c.created_at >= threads.created_at,  # an older thread had the same ID
-            *subject.rows_of(self._threads),
+        of_thread = (
+            select(runs.c.run_id)
+            .where(
+                runs.c.tenant_id == subject.tenant,
+                literal_column(_THREAD, Text) == threads.thread_id,
+                runs.c.created_at >= threads.created_at,  # an older thread had the same ID
+                *conditions,
+            )
+            .limit(limit)
+            .lateral("of_thread")
         )
+        joined = self._threads.join(of_thread, true())
+        wanted = select(of_thread.c.run_id).select_from(joined)
+        return wanted.where(*subject.rows_of(self._threads)).limit(limit)
 
     async def erase_runs(self, subject: Subject, groups: Iterable[Set[str]]) -> ErasedBatch:
         """Erase each group of runs that have all ended."""

@@ -159,11 +159,13 @@ SELECT
         WHERE status = 'queued' AND cancel_requested_at IS NOT NULL AND started_at IS NOT NULL
     ) AS stopped,
     EXISTS (
-        SELECT FROM deaths JOIN runs USING (tenant_id, run_id)
-        WHERE suspect AND status = 'queued' AND queued_at <= now()
+        SELECT FROM deaths d WHERE suspect AND (
+            SELECT status = 'queued' AND queued_at <= now() FROM runs r
+            WHERE r.tenant_id = d.tenant_id AND r.run_id = d.run_id)
     ) AND (
-        SELECT count(*) FROM deaths JOIN runs USING (tenant_id, run_id)
-        WHERE suspect AND status = 'running'
+        SELECT count(*) FROM deaths d WHERE suspect AND (
+            SELECT status = 'running' FROM runs r
+            WHERE r.tenant_id = d.tenant_id AND r.run_id = d.run_id)
     ) < 2 AS suspects,
     (
         SELECT extract(epoch FROM queued_at - now())::float8 FROM runs
@@ -186,7 +188,8 @@ SELECT
 
 ``run_seconds`` and ``job_seconds`` are the seconds until the next queued run, or the next job of
 the given queues, may start; None if there is none. With ``now()`` each part reads one row of an
-index; with ``clock_timestamp()`` they would read all of them.
+index; with ``clock_timestamp()`` they would read all of them. The few suspects are looked up one by
+one; a join might read all queued runs.
 """
 
 
