@@ -43,6 +43,7 @@ _SUFFIXED: Final = frozenset(
 _NEW: Final = {
     "tenant_id": "c.tenant",
     "schedule_id": "gen_random_uuid()",
+    "suspect": "false",
     "summed": "true",
     "sha256": "sha256(o.sha256 || c.n::text::bytea)",
     "next_at": "now() + interval '60 days' + c.n * interval '1 minute'",
