@@ -132,8 +132,8 @@ async def bounds_of(
 ) -> Bounds:
     """Return the bounds for the runs of a tenant, or of all tenants.
 
-    Read in a statement before the one that uses them: costs are only filled in, so what was
-    complete stays complete.
+    Read in a statement before the one that uses them: a period whose costs are complete stays
+    complete.
     """
     asked = {"all": tenant is None, "tenant": tenant}
     complete_from = (await connection.exec_driver_sql(_COMPLETE_FROM, asked)).scalar()

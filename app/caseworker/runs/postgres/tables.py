@@ -149,8 +149,8 @@ approvals = Table(
     *columns(INSTANT, "decided_at"),
     *columns(Boolean, "run_ended"),
 )
-"""Questions. ``run_ended`` is true if the run ended before a decision, so that the index of open
-questions contains no others; the previous release leaves it null."""
+"""Questions. ``run_ended`` is true if the run ended before a decision: the index of open questions
+leaves them out. The previous release leaves it null."""
 
 stored_runs = Table(
     "stored_runs", metadata, *run_key(), Column("bytes", BigInteger, nullable=False)
