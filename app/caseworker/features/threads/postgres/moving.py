@@ -106,8 +106,8 @@ class AnswerMoves:
             ).all()
             if batch:
                 names = ("tenants", "threads", "messages")
-                wanted = dict(zip(names, map(list, zip(*batch, strict=True)), strict=True))
-                await connection.exec_driver_sql(MOVE, wanted)
+                columns_ = dict(zip(names, map(list, zip(*batch, strict=True)), strict=True))
+                await connection.exec_driver_sql(MOVE, columns_)
             place = list(batch[-1]) if batch else progress.place
             ended = len(batch) < limit
             await connection.exec_driver_sql(MOVED, {"place": place, "ended": ended})
