@@ -1,8 +1,9 @@
-"""Checks that docstrings stay in plain English: ``python -m tests.register``.
+"""Checks that docstrings and names stay in plain English: ``python -m tests.register``.
 
 Counts docstrings with idioms that other projects hardly use, such as a relative clause in place of
-a noun or "whoever" in place of "the caller". ``tests/data/register.tsv`` holds the highest count
-for each package. A higher count fails; ``--update`` stores lower counts.
+a noun or "whoever" in place of "the caller". In the service it also counts names that are a bare
+everyday word, such as ``found``, instead of a noun. ``tests/data/register.tsv`` holds the highest
+counts of both for each package. A higher count fails; ``--update`` stores lower counts.
 """
 
 import ast
@@ -54,37 +55,104 @@ def docstrings(source: str) -> Iterator[str]:
                     yield text
 
 
-def counts() -> Counter[str]:
-    """Return the number of docstrings with an idiom, by package."""
-    found: Counter[str] = Counter()
+EVERYDAY: Final = frozenset(
+    [
+        "above",
+        "again",
+        "another",
+        "around",
+        "asked",
+        "begun",
+        "below",
+        "besides",
+        "chosen",
+        "done",
+        "elsewhere",
+        "enough",
+        "few",
+        "found",
+        "given",
+        "gives",
+        "gone",
+        "going",
+        "held",
+        "here",
+        "kept",
+        "known",
+        "least",
+        "left",
+        "made",
+        "many",
+        "meanwhile",
+        "meant",
+        "most",
+        "named",
+        "once",
+        "others",
+        "own",
+        "real",
+        "said",
+        "sent",
+        "shown",
+        "stands",
+        "taken",
+        "takes",
+        "there",
+        "told",
+        "wanted",
+        "whole",
+    ]
+)
+"""Words that do not describe the value of a name."""
+
+
+def names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of functions, classes, parameters, variables and attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+
+
+def counts() -> dict[str, Counter[str]]:
+    """Return the number of docstrings with an idiom and of everyday names, by package."""
+    found: dict[str, Counter[str]] = {"docstrings": Counter(), "names": Counter()}
     for top in SOURCES:
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).parent.parts
             if ".venv" in parts:
                 continue
-            package = "/".join(parts[:3])
-            texts = docstrings(path.read_text(encoding="utf-8"))
-            found[package] += sum(any(idiom.search(text) for idiom in IDIOMS) for text in texts)
+            package, source = "/".join(parts[:3]), path.read_text(encoding="utf-8")
+            texts = docstrings(source)
+            idioms = sum(any(idiom.search(text) for idiom in IDIOMS) for text in texts)
+            found["docstrings"][package] += idioms
+            if top == "app":
+                each = names(ast.parse(source))
+                found["names"][package] += sum(one.strip("_").lower() in EVERYDAY for one in each)
     return found
 
 
 def main() -> int:
     """Compare the counts with the stored limits; return the exit code."""
     rows = LIMITS.read_text(encoding="utf-8").splitlines() if LIMITS.exists() else []
-    limits = {package: int(most) for package, most in (row.split("\t") for row in rows)}
-    found = counts()
+    limits = {(kind, package): int(limit) for kind, package, limit in (r.split("\t") for r in rows)}
+    measured = {
+        (kind, package): count for kind, each in counts().items() for package, count in each.items()
+    }
     if "--update" in sys.argv:
-        kept = {package: min(count, limits.get(package, count)) for package, count in found.items()}
-        lines = (f"{package}\t{kept[package]}\n" for package in sorted(kept))
+        lowest = {at: min(count, limits.get(at, count)) for at, count in measured.items()}
+        lines = ("\t".join((*at, f"{lowest[at]}\n")) for at in sorted(lowest))
         LIMITS.write_text("".join(lines), encoding="utf-8")
         return 0
-    worse = {
-        package: (limits.get(package, 0), count)
-        for package, count in found.items()
-        if count > limits.get(package, 0)
-    }
-    for package, (most, count) in sorted(worse.items()):
-        print(f"{package}: {count} docstrings with an odd idiom; at most {most} are allowed.")  # noqa: T201
+    worse = {at: count for at, count in measured.items() if count > limits.get(at, 0)}
+    what = {"docstrings": "docstrings with an odd idiom", "names": "names that are everyday words"}
+    for (kind, package), count in sorted(worse.items()):
+        limit = limits.get((kind, package), 0)
+        print(f"{package}: {count} {what[kind]}; at most {limit} are allowed.")  # noqa: T201
     return 1 if worse else 0
 
 

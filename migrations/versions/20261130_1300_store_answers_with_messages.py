@@ -98,9 +98,9 @@ BEGIN
             SELECT json_object_agg(made.call_key, CASE WHEN said ? 'reply_of' THEN
                 json_build_object('text', made.value -> 'text',
                     'tool_calls', made.value -> 'tool_calls') ELSE made.value END)
-            FROM own JOIN calls made USING (call_key)
-            WHERE made.tenant_id = run.tenant_id AND made.run_id = run.run_id
-                AND made.outcome = 'result'))
+            FROM own JOIN calls made ON made.tenant_id = run.tenant_id
+                AND made.run_id = run.run_id AND made.call_key = own.call_key
+            WHERE made.outcome = 'result'))
     INTO calls FROM own HAVING count(*) > 0;
     IF calls IS NULL THEN
         RETURN answer;

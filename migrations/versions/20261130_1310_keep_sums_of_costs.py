@@ -58,9 +58,10 @@ TABLES = (
         cost_usd numeric NOT NULL,
         cost_usd_estimated numeric NOT NULL,
         merged boolean NOT NULL DEFAULT false,
+        seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+        PRIMARY KEY (tenant_id, span, start, seq),
         CONSTRAINT cost_sums_span_known CHECK (span IN ('hour', 'day'))
     ) WITH (autovacuum_vacuum_scale_factor = 0.02)""",
-    """CREATE INDEX cost_sums_by_start ON cost_sums (tenant_id, span, start)""",
     """CREATE INDEX cost_sums_unmerged ON cost_sums (tenant_id, span, start) WHERE NOT merged""",
     """CREATE TABLE cost_backfill (
         tenant_id text NOT NULL,

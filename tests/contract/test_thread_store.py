@@ -139,15 +139,15 @@ async def test_two_tenants_never_meet(opened: Opened) -> None:
     assert await opened.threads.get(MINE, "t") == mine
     assert len((await opened.chats.tree(mine)).messages) == 2
     with pytest.raises(ThreadNotFoundError):
-        await opened.threads.add(OTHERS, "t", pair("x"), most=9)
+        await opened.threads.add(OTHERS, "t", pair("x"), limit=9)
 
 
 async def test_messages_come_back_in_their_order(opened: Opened) -> None:
     """An answer has the status of its run, or none if the run was never accepted."""
     await opened.begin()
-    await opened.threads.add(MINE, "t", pair("r1"), most=9)
+    await opened.threads.add(MINE, "t", pair("r1"), limit=9)
     await opened.runs.accept(new_run("r1"), worker_id=None)
-    await opened.threads.add(MINE, "t", pair("r2", "r1-a"), most=9)
+    await opened.threads.add(MINE, "t", pair("r2", "r1-a"), limit=9)
 
     found = await opened.threads.messages(MINE, "t")
 
@@ -162,18 +162,18 @@ async def test_messages_are_stored_once(opened: Opened) -> None:
     await opened.begin("t2")
     await opened.runs.accept(new_run("a-case"), worker_id=None)
 
-    assert await opened.threads.add(MINE, "t", pair("r1"), most=9)
-    assert not await opened.threads.add(MINE, "t", pair("r1"), most=9)
+    assert await opened.threads.add(MINE, "t", pair("r1"), limit=9)
+    assert not await opened.threads.add(MINE, "t", pair("r1"), limit=9)
     other = tuple(replace(one, request_hash="other") for one in pair("r1"))
     with pytest.raises(IdempotencyMismatchError):
-        await opened.threads.add(MINE, "t", other, most=9)
+        await opened.threads.add(MINE, "t", other, limit=9)
     for taken in ("r1", "a-case"):
         with pytest.raises(RunConflictError):
-            await opened.threads.add(MINE, "t2", pair(taken), most=9)
+            await opened.threads.add(MINE, "t2", pair(taken), limit=9)
     with pytest.raises(MessageNotFoundError):
-        await opened.threads.add(MINE, "t", pair("r2", "nobody"), most=9)
+        await opened.threads.add(MINE, "t", pair("r2", "nobody"), limit=9)
     with pytest.raises(ThreadFullError):
-        await opened.threads.add(MINE, "t", pair("r3"), most=3)
+        await opened.threads.add(MINE, "t", pair("r3"), limit=3)
     assert len(await opened.threads.messages(MINE, "t")) == 2
     assert await opened.threads.messages(MINE, "t2") == []
 
@@ -198,7 +198,7 @@ async def test_a_run_that_is_cancelled_between_its_message_and_itself_never_work
 ) -> None:
     """The cancel request of the thread is stored and applied when the run is created."""
     mine = await opened.begin()
-    await opened.threads.add(MINE, "t", pair("r"), most=9)
+    await opened.threads.add(MINE, "t", pair("r"), limit=9)
 
     stopped = await opened.chats.stop(mine, by="tester", reason="too late")
     accepted = await opened.runs.accept(new_run("r"), worker_id="w")

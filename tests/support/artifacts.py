@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 
-from caseworker.features.artifacts.keeping import ArtifactLimits, Kept, NewArtifact
+from caseworker.features.artifacts.keeping import ArtifactLimits, KeepOutcome, NewArtifact
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.runs.ports import RunStore
 from caseworker.runs.run import Run, RunKey
@@ -33,12 +33,14 @@ class SavedFiles:
 
     def __init__(self) -> None:
         self.kept: dict[str, NewArtifact] = {}
-        self.answer = Kept.KEPT
+        self.answer = KeepOutcome.STORED
         """The answer to every file to be stored."""
 
-    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+    async def save(
+        self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits
+    ) -> KeepOutcome:
         await asyncio.sleep(0)
-        if self.answer is Kept.KEPT:
+        if self.answer is KeepOutcome.STORED:
             self.kept[new.slot] = new
         return self.answer
 
@@ -61,7 +63,7 @@ async def run_with_files(
     """Return a running run with these files."""
     run = (await runs.accept(new_run(run_id), worker_id="w1")).run
     for new in made:
-        assert await files.save(run.key, run.fence, new, LIMITS) is Kept.KEPT
+        assert await files.save(run.key, run.fence, new, LIMITS) is KeepOutcome.STORED
     return run
 
 

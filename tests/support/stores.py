@@ -104,7 +104,7 @@ class NotingObserver:
     def accepted(self, run: Run) -> None:
         self.told.append(f"accepted {run.key.run_id} {run.status}")
 
-    def begun(self, run: Run) -> None:
+    def started(self, run: Run) -> None:
         self.told.append(f"begun {run.key.run_id} {run.status}")
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:

@@ -109,7 +109,7 @@ class LoopWatch:
 def _processor_wait_seconds(native_id: int) -> float:
     """Return for how long a thread of this process has been ready without running; 0 if unknown.
 
-    Linux alone tells: nanoseconds, the second number in ``schedstat``.
+    Only Linux has it, in nanoseconds: the second number in ``schedstat``.
     """
     try:
         fields = Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()

@@ -114,27 +114,27 @@ class ChatScope:
         seen = self._before.get(_place(path), _NOTHING)
         return self.is_entry_agent(path) and bool(seen & _TOOLS) and not seen & _NO_TOOLS
 
-    def _walk(self, graph: PreparedGraph, place: tuple[str, ...], around: _Seen) -> _Seen:
+    def _walk(self, graph: PreparedGraph, place: tuple[str, ...], before_graph: _Seen) -> _Seen:
         """Record the kinds of steps before each step; return those before the next step."""
         after: dict[str, _Seen] = {}
         incoming = graph.topology.incoming
         for step_id in graph.topology.order():
             sources = (after[edge.source] for edge in incoming.get(step_id, ()))
-            before = around.union(*sources)
+            before = before_graph.union(*sources)
             at = (*place, step_id)
             self._before[at] = before
-            after[step_id] = before | self._own(graph.steps[step_id], at, before)
-        return around.union(*after.values())
+            after[step_id] = before | self._marks_of(graph.steps[step_id], at, before)
+        return before_graph.union(*after.values())
 
-    def _own(self, step: PreparedStep, place: tuple[str, ...], before: _Seen) -> _Seen:
+    def _marks_of(self, step: PreparedStep, place: tuple[str, ...], before: _Seen) -> _Seen:
         data = step.work.data
-        own = _AGENT if _has_agent(step.work) or _has_agent(step.fallback) else _NOTHING
+        marks = _AGENT if _has_agent(step.work) or _has_agent(step.fallback) else _NOTHING
         if isinstance(data, ChatStartData):
-            own |= _TOOLS if data.include_user_tools else _NO_TOOLS
+            marks |= _TOOLS if data.include_user_tools else _NO_TOOLS
         inner = getattr(data, "graph", None)
         if isinstance(inner, InnerGraph) and not hasattr(data, "over"):
-            own |= self._walk(inner.prepared, place, before)
-        return own
+            marks |= self._walk(inner.prepared, place, before)
+        return marks
 
 
 def _has_agent(work: BoundNode | InnerStep | None) -> bool:
@@ -181,9 +181,9 @@ class ChatStartNode:
     ) -> ExecutionResult:
         """Return the newest chat message, or the step's input if the run is not part of a chat."""
         chat = context.services.get(ChatInput)
-        said = inputs.get(DEFAULT_HANDLE) if chat is None else chat.messages[-1].content
-        given = {INPUTS: inputs[INPUTS]} if INPUTS in inputs else {}
-        return ExecutionResult({DEFAULT_HANDLE: said, **given})
+        text = inputs.get(DEFAULT_HANDLE) if chat is None else chat.messages[-1].content
+        passed_inputs = {INPUTS: inputs[INPUTS]} if INPUTS in inputs else {}
+        return ExecutionResult({DEFAULT_HANDLE: text, **passed_inputs})
 
 
 def chat_start_type() -> NodeType:

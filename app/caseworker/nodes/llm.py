@@ -142,12 +142,12 @@ class LlmNode:
         task = AgentTask(definition=data.agent(), inputs={}, messages=messages, linked=linked)
         states: list[AgentState] = []
 
-        def begun(state: AgentState) -> None:
+        def on_start(state: AgentState) -> None:
             states.append(state)
             context.keep(lambda: _so_far(state, state.raw_content))
 
         try:
-            await self._agents.run(task, context, begun)
+            await self._agents.run(task, context, on_start)
         except ModelAnswerIncomplete:
             if not data.allow_incomplete:
                 raise

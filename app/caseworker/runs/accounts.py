@@ -118,10 +118,10 @@ class Accounts:
         is_fresh = self._clock() - state.answered_at <= FRESH_SECONDS
         room: dict[Dimension, Decimal] = {}
         for limit in state.limits:
-            taken = limit.used + (limit.reserved if is_fresh else 0)
+            occupied = limit.used + (limit.reserved if is_fresh else 0)
             if limit.resets_at <= datetime.now(UTC):
-                taken = Decimal(0)
-            free = limit.limit - taken
+                occupied = Decimal(0)
+            free = limit.limit - occupied
             room[limit.dimension] = min(free, room.get(limit.dimension, free))
         return room
 

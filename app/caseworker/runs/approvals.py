@@ -80,7 +80,7 @@ class Deciding:
 class ApprovalStore(Protocol):
     """Stores the questions of all runs; every method is one transaction."""
 
-    async def ask(self, run: Run, asked: StoredQuestion) -> Approval | None:
+    async def ask(self, run: Run, question: StoredQuestion) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -132,13 +132,13 @@ class RunDesk:
     run: Run
     token: CancellationToken
 
-    async def ask(self, asked: StoredQuestion) -> Decision | None:
+    async def ask(self, question: StoredQuestion) -> Decision | None:
         """Store a question, unless it is already stored; return its decision, or None.
 
         Raises:
             LostRunError: another worker owns the run now.
         """
-        asking = when_there(partial(self.store.ask, self.run, asked))
+        asking = when_there(partial(self.store.ask, self.run, question))
         approval = await shielded(asking, grace_seconds=ASK_GRACE_SECONDS)
         if approval is None:
             raise lost_run(self.token)
@@ -169,11 +169,11 @@ class RunApprovals:
             ApprovalDecidedError: another decision, the timeout or the end of the run came first.
             InvalidArgumentsError: the arguments violate the schema, or may not be changed.
         """
-        asked = await self.store.get(key, deciding.approval_id)
-        if asked is None:
+        stored = await self.store.get(key, deciding.approval_id)
+        if stored is None:
             raise ApprovalNotFoundError(deciding.approval_id)
         if deciding.arguments is not None:
-            require_fit(asked.question, deciding.arguments)
+            require_fit(stored.question, deciding.arguments)
         if deciding.reason is not None:
             deciding = replace(deciding, reason=redact_text(deciding.reason))
         decided = await self.store.decide(key, deciding)
@@ -189,10 +189,10 @@ class RunApprovals:
         Raises:
             RunNotFoundError: the run does not exist.
         """
-        found = await self.store.of_run(key)
-        if found is None:
+        approvals = await self.store.of_run(key)
+        if approvals is None:
             raise RunNotFoundError(key.run_id)
-        return found
+        return approvals
 
 
 def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
@@ -213,8 +213,8 @@ def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
             ("", "These arguments cannot be validated and so cannot be changed. Omit them.")
         ]
     if problems:
-        found = [(joined("arguments", _place(at)), said) for at, said in problems]
-        raise InvalidArgumentsError(found[:MAX_PROBLEMS])
+        violations = [(joined("arguments", _place(at)), message) for at, message in problems]
+        raise InvalidArgumentsError(violations[:MAX_PROBLEMS])
 
 
 def _place(at: str) -> str:

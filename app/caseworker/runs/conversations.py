@@ -39,8 +39,8 @@ def with_branch(request: Mapping[str, Any], branch: Sequence[Any]) -> dict[str, 
     """
     stated = request["messages"]
     messages = [message for _, message in _numbered(stated, 0, branch)]
-    named = sum(each["count"] if OF_BRANCH in each else 1 for each in stated)
-    left_out = named - len(messages)
+    count = sum(each["count"] if OF_BRANCH in each else 1 for each in stated)
+    left_out = count - len(messages)
     return {**request, "messages": messages} | ({"messages_left_out": left_out} if left_out else {})
 
 
@@ -61,40 +61,40 @@ def _numbered(
 def whole_request(
     record: CallRecord,
     stored: Sequence[CallRecord],
-    shown: Callable[[Any], Any],
+    display: Callable[[Any], Any],
     branch: Sequence[Any] = (),
 ) -> dict[str, Any]:
     """Return the complete request of a call, including the messages before its own.
 
     ``stored`` holds the calls of the conversation and the calls that they reference, in order.
-    Messages of missing calls are counted in ``messages_left_out``. ``shown`` redacts a result for
+    Messages of missing calls are counted in ``messages_left_out``. ``display`` redacts a result for
     display. ``branch`` are the messages of the run's thread, if it has one.
     """
-    own: Mapping[str, Any] = record.request or {}
-    root = beginning_of(own)
+    request_of_call: Mapping[str, Any] = record.request or {}
+    root = beginning_of(request_of_call)
     values = {each.call_key: each.value for each in stored if each.outcome == CallOutcome.RESULT}
     messages: dict[int, Any] = {}
     request: dict[str, Any] = {}
     for each in (*stored, record):
-        asked = each.request
-        if asked is None or (each.call_key != root and beginning_of(asked) != root):
+        earlier = each.request
+        if earlier is None or (each.call_key != root and beginning_of(earlier) != root):
             continue
         if each is record or each.outcome == CallOutcome.RESULT:
             # unchanged parameters are stored only once: an empty request inherits them
-            request = {n: asked[n] for n in asked if n not in (AFTER, "messages")} or request
-        start = asked.get(AFTER, {}).get("messages", 0)
-        messages |= _numbered(asked["messages"], start, branch)
-    last = own[AFTER]["messages"] + len(own["messages"])
-    there = [_full(messages[at], values, shown) for at in range(last) if at in messages]
-    left_out = last - len(there)
-    return {"messages": there, **request} | ({"messages_left_out": left_out} if left_out else {})
+            request = {n: earlier[n] for n in earlier if n not in (AFTER, "messages")} or request
+        start = earlier.get(AFTER, {}).get("messages", 0)
+        messages |= _numbered(earlier["messages"], start, branch)
+    last = request_of_call[AFTER]["messages"] + len(request_of_call["messages"])
+    present = [_full(messages[at], values, display) for at in range(last) if at in messages]
+    left_out = last - len(present)
+    return {"messages": present, **request} | ({"messages_left_out": left_out} if left_out else {})
 
 
-def _full(message: Any, values: Mapping[Any, Any], shown: Callable[[Any], Any]) -> Any:
+def _full(message: Any, values: Mapping[Any, Any], display: Callable[[Any], Any]) -> Any:
     """Return a message with its referenced result inserted, if that is available."""
     key = key_in_message(message)
     if key not in values:
         return message
-    value = shown(values[key]) or {}
+    value = display(values[key]) or {}
     state = value.get("provider_state") if REPLY_OF in message else None
     return whole_message(message, value) | ({"provider_state": state} if state else {})

@@ -84,7 +84,7 @@ class Definitions:
         _require_no_error(problems, kind)
         return runnable
 
-    async def named(
+    async def resolved(
         self,
         tenant: str,
         ref: DefinitionRef,
@@ -99,19 +99,21 @@ class Definitions:
         Raises:
             GraphRefusedError: the definition does not exist or is invalid.
         """
-        found = self.store.remembered(tenant, ref) if remembers else None
-        if found is not None:
-            text = _text_of({**KINDS[ref.kind].content_of(found), **changes})
-            if (known := self._compiled.get((ref.kind, text))) is not None:
-                _require_no_error(known.problems, ref.kind)
-                return ResolvedDefinition(found.head, known.runnable, is_remembered=True)
-        found = await self.store.get(tenant, ref)
-        if found is None:
+        remembered = self.store.remembered(tenant, ref) if remembers else None
+        if remembered is not None:
+            text = _text_of({**KINDS[ref.kind].content_of(remembered), **changes})
+            if (compiled := self._compiled.get((ref.kind, text))) is not None:
+                _require_no_error(compiled.problems, ref.kind)
+                return ResolvedDefinition(remembered.head, compiled.runnable, is_remembered=True)
+        remembered = await self.store.get(tenant, ref)
+        if remembered is None:
             raise GraphRefusedError(await self._absent(tenant, [Missing((), ref)]), ref.kind)
-        content = {**KINDS[ref.kind].content_of(found), **changes}
-        runnable, problems = await self._examined(tenant, ref.kind, content, itself=found.head.ref)
+        content = {**KINDS[ref.kind].content_of(remembered), **changes}
+        runnable, problems = await self._examined(
+            tenant, ref.kind, content, itself=remembered.head.ref
+        )
         _require_no_error(problems, ref.kind)
-        return ResolvedDefinition(found.head, runnable)
+        return ResolvedDefinition(remembered.head, runnable)
 
     async def problems(
         self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind
@@ -152,10 +154,10 @@ class Definitions:
         Raises:
             DefinitionNotFoundError: the definition does not exist.
         """
-        found = await self.store.get(tenant, ref)
-        if found is None:
+        definition = await self.store.get(tenant, ref)
+        if definition is None:
             raise DefinitionNotFoundError(ref)
-        return found
+        return definition
 
     async def versions(
         self, tenant: str, ref: DefinitionRef, *, limit: int, cursor: str | None
@@ -184,8 +186,8 @@ class Definitions:
         The result for content that references no definition is always the same, so it is cached.
         """
         text = _text_of(content)
-        if registering is None and (known := self._compiled.get((kind, text))) is not None:
-            return known.runnable, known.problems
+        if registering is None and (compiled := self._compiled.get((kind, text))) is not None:
+            return compiled.runnable, compiled.problems
         size_bytes = len(text or b"")
         expansion = Expansion(tenant, self.store, self._catalog, self._limits, self._thread)
         if registering is not None:
@@ -198,13 +200,13 @@ class Definitions:
         except GraphRefusedError as refused:
             raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
         examine = partial(self._catalog.examine, expanded.graph, None)
-        prepared, found = await expansion.compute(examine, expanded.size.size_bytes)
+        prepared, raw_problems = await expansion.compute(examine, expanded.size.size_bytes)
         runnable = RunnableGraph(expanded.graph, prepared)
         if expansion.missing:
             gaps = {place_of(gap.path) for gap in expansion.missing}
-            others = [problem for problem in found if not _is_at(problem, gaps)]
-            found = (*await self._absent(tenant, expansion.missing), *others)
-        problems = KINDS[kind].at_home(found)
+            other_problems = [problem for problem in raw_problems if not _is_at(problem, gaps)]
+            raw_problems = (*await self._absent(tenant, expansion.missing), *other_problems)
+        problems = KINDS[kind].at_home(raw_problems)
         is_small = text is not None and size_bytes <= SMALL_BYTES
         if is_small and registering is None and not expansion.named_others:
             self._compiled[kind, text] = _Compiled(runnable, problems, size_bytes)
@@ -212,13 +214,13 @@ class Definitions:
 
     async def _absent(self, tenant: str, gaps: Collection[Missing]) -> Sequence[Problem]:
         """Return a problem for each missing definition, with a name that resembles it."""
-        there = await self.store.known(tenant, {replace(gap.ref, version=None) for gap in gaps})
+        existing = await self.store.known(tenant, {replace(gap.ref, version=None) for gap in gaps})
         names = {
             kind: await self.store.find(tenant, kind, limit=MAX_NAMES, cursor=None)
             for kind in {gap.ref.kind for gap in gaps}
         }
-        known = {kind: [head.name for head in page.items] for kind, page in names.items()}
-        return [_not_there(gap, there, known[gap.ref.kind]) for gap in gaps]
+        names_by_kind = {kind: [head.name for head in page.items] for kind, page in names.items()}
+        return [_not_there(gap, existing, names_by_kind[gap.ref.kind]) for gap in gaps]
 
     async def require_models(
         self, kind: DefinitionKind, graph: Mapping[str, Any], allowed: Collection[str]
@@ -228,8 +230,8 @@ class Definitions:
         Raises:
             GraphRefusedError: the graph uses other models; each problem has a location.
         """
-        _, found = await asyncio.to_thread(self._catalog.examine, graph, allowed)
-        _require_no_error(KINDS[kind].at_home(found), kind)
+        _, problems = await asyncio.to_thread(self._catalog.examine, graph, allowed)
+        _require_no_error(KINDS[kind].at_home(problems), kind)
 
     async def register_agent(self, tenant: str, agent: Mapping[str, Any]) -> Registered:
         """Store an agent as the next version under the name that it contains.
@@ -255,7 +257,7 @@ class Definitions:
         description: str | None,
     ) -> NewDefinition:
         text = canonical(content)
-        named = self._catalog.references(KINDS[ref.kind].graph_of(content))
+        references = self._catalog.references(KINDS[ref.kind].graph_of(content))
         return NewDefinition(
             tenant=tenant,
             kind=ref.kind,
@@ -265,7 +267,9 @@ class Definitions:
             sha256=hashlib.sha256(text).hexdigest(),
             size_bytes=len(text),
             uses=tuple(
-                dict.fromkeys(DefinitionRef(each.name, each.version, each.kind) for each in named)
+                dict.fromkeys(
+                    DefinitionRef(each.name, each.version, each.kind) for each in references
+                )
             ),
         )
 
@@ -279,16 +283,16 @@ def problems_alone(
     """
     if beyond := GraphSize.of(graph).beyond(limits):
         return beyond
-    _, found = catalog.examine(graph)
-    named = catalog.references(graph)
-    places = {place_of(each.place) for each in named}
-    others = [problem for problem in found if not _is_at(problem, places)]
-    return (*map(_unseen, named), *others)
+    _, problems = catalog.examine(graph)
+    references = catalog.references(graph)
+    places = {place_of(each.place) for each in references}
+    other_problems = [problem for problem in problems if not _is_at(problem, places)]
+    return (*map(_unseen, references), *other_problems)
 
 
-def _unseen(named: DefinitionReference) -> Problem:
-    message = f"A registered {named.kind.value} can be resolved only by a running service."
-    return Problem(place_of((*named.place, "name")), message, Severity.WARNING)
+def _unseen(reference: DefinitionReference) -> Problem:
+    message = f"A registered {reference.kind.value} can be resolved only by a running service."
+    return Problem(place_of((*reference.place, "name")), message, Severity.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,16 +318,16 @@ def _require_no_error(problems: Sequence[Problem], kind: DefinitionKind) -> None
         raise GraphRefusedError(errors, kind)
 
 
-def _not_there(gap: Missing, known: Set[DefinitionRef], names: Sequence[str]) -> Problem:
+def _not_there(gap: Missing, existing: Set[DefinitionRef], names: Sequence[str]) -> Problem:
     kind = gap.ref.kind.value
-    if replace(gap.ref, version=None) in known:
+    if replace(gap.ref, version=None) in existing:
         message = (
             f"The {kind} has no such version. GET /{kind}s/{{name}}/versions lists all versions."
         )
         return Problem(place_of((*gap.path, "version")), message)
     message = f"No {kind} has this name. GET /{kind}s lists all of them."
-    named = message + suggestion(gap.ref.name, names)
-    return Problem(place_of((*gap.path, "name")), named)
+    hint = message + suggestion(gap.ref.name, names)
+    return Problem(place_of((*gap.path, "name")), hint)
 
 
 def _is_at(problem: Problem, places: Set[str]) -> bool:

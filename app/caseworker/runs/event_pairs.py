@@ -127,14 +127,16 @@ def interrupted(start: Event, reason: str, node: TraceNode | None = None) -> Eve
                 "tokens_out": node["tokens_out"],
             }
         return _end_of(start, CALL_CANCELLED, {**data, **counts, "reason": reason})
-    once = f"{start.step_id}|{STEP_CANCELLED}"
-    return _end_of(start, STEP_CANCELLED, {"reason": reason}, once)
+    once_key = f"{start.step_id}|{STEP_CANCELLED}"
+    return _end_of(start, STEP_CANCELLED, {"reason": reason}, once_key)
 
 
-def _end_of(start: Event, kind: str, data: Mapping[str, Any], once: str | None = None) -> Event:
+def _end_of(start: Event, kind: str, data: Mapping[str, Any], once_key: str | None = None) -> Event:
     if start.once_key is not None:
-        once = f"{start.step_id}|{kind}{_place_of(start)}"
-    return Event(type=kind, step_id=start.step_id, node_id=start.node_id, data=data, once_key=once)
+        once_key = f"{start.step_id}|{kind}{_place_of(start)}"
+    return Event(
+        type=kind, step_id=start.step_id, node_id=start.node_id, data=data, once_key=once_key
+    )
 
 
 def _pair_of(kind: str, event: Event) -> _Pair | None:

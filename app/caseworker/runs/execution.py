@@ -77,10 +77,10 @@ class Execution:
         clock: Callable[[], float],
         limits: ValueLimits = USUAL_LIMITS,
         span_of: SpanOf | None = None,
-        around: Scope | None = None,
+        parent_scope: Scope | None = None,
         on: tuple[asyncio.AbstractEventLoop, int],
     ) -> None:
-        """``around`` is the budget scope of the parent of a child run.
+        """``parent_scope`` is the budget scope of the parent of a child run.
 
         ``on`` is the event loop that executes the run, and its thread. This may be another one.
         ``span_of`` returns the span contexts to propagate to called services; None for none.
@@ -108,9 +108,9 @@ class Execution:
         usage = ResourceUsage(before_seconds=run.active_seconds, clock=clock)
         # No reference back to self: without cycles, memory is freed as soon as the run ends.
         self.scope = Scope(
-            "run" if around is None else f"{around.name}/child",
+            "run" if parent_scope is None else f"{parent_scope.name}/child",
             run.request.budget,
-            parent=around,
+            parent=parent_scope,
             usage=usage,
             warn=_warner(self.journal, *on),
             requires_prices=run.request.requires_prices,

@@ -120,9 +120,9 @@ class RunSlots:
         """Tenants that already hold their full share of the slots."""
         if len(self._active) + len(self._reserved) < self._share:
             return ()
-        held = Counter(key.tenant for key in self._active)
-        held.update(tenant for tenant in self._reserved if tenant is not None)
-        return [tenant for tenant, count in held.items() if count >= self._share]
+        counts = Counter(key.tenant for key in self._active)
+        counts.update(tenant for tenant in self._reserved if tenant is not None)
+        return [tenant for tenant, count in counts.items() if count >= self._share]
 
     @property
     def served_last(self) -> Sequence[str]:
@@ -370,9 +370,9 @@ class RunExecutor:
             return None
         await asyncio.shield(active.ended)
         final, journal = active.final, active.journal
-        if final is not None and (named := references_in(final)):
-            values = {} if journal is None else journal.results(named)
-            final = resolved(final, values) if values.keys() >= named else None
+        if final is not None and (references := references_in(final)):
+            values = {} if journal is None else journal.results(references)
+            final = resolved(final, values) if values.keys() >= references else None
         return final if final is None or is_storable((final.result, final.stop)) else None
 
     async def drain(self, grace_seconds: float) -> None:
@@ -389,12 +389,12 @@ class RunExecutor:
             active.token.trip(shutting_down())
         patience = self._supervisor.grace_seconds + GIVE_UP_SECONDS
         while self.slots.reserved or self._tasks:
-            left = self.slots.reserved, len(self._tasks)
+            unfinished = self.slots.reserved, len(self._tasks)
             if self.slots.reserved:  # a claim may be in flight
                 await self.slots.change_within(CLAIM_SECONDS)
             else:
                 await asyncio.wait(self._tasks, timeout=patience)
-            if left == (self.slots.reserved, len(self._tasks)):
+            if unfinished == (self.slots.reserved, len(self._tasks)):
                 break
         if self._tasks:
             log.warning("runs.left_behind", count=len(self._active))
@@ -411,7 +411,7 @@ class RunExecutor:
         try:
             if after is not None:
                 await asyncio.shield(after.ended)
-            self._observers.begun(run)
+            self._observers.started(run)
             await self._run(active, permitted_at)
         except Exception:
             log.exception("run.broken")
@@ -433,8 +433,10 @@ class RunExecutor:
         if run.fence > 1 or run.request.source is not None:
             earlier = await when_there(partial(self._store.calls, run.key))
         parent = parent_of(run.request) if KINDS[run.kind].is_external else None
-        above = None if parent is None else self._active.get(RunKey(run.key.tenant, parent))
-        around = above.scope if above is not None and above.takes_children else None
+        parent_run = None if parent is None else self._active.get(RunKey(run.key.tenant, parent))
+        parent_scope = (
+            parent_run.scope if parent_run is not None and parent_run.takes_children else None
+        )
         begin = partial(
             Execution,
             run=run,
@@ -445,7 +447,7 @@ class RunExecutor:
             clock=self._clock,
             limits=self._limits.values,
             span_of=self._observers.span_of(run),
-            around=around,
+            parent_scope=parent_scope,
             on=(asyncio.get_running_loop(), threading.get_ident()),
         )
         try:
@@ -458,7 +460,7 @@ class RunExecutor:
             await self._finish(active, execution, stopped(run, Stop(cause), None, at=_now()))
             return
         del begin  # it takes memory, and the run may wait for hours
-        if parent is not None and around is None:
+        if parent is not None and parent_scope is None:
             await self._end_without_parent(active, execution, RunKey(run.key.tenant, parent))
             return
         active.scope, active.journal = execution.scope, execution.journal
@@ -506,8 +508,8 @@ class RunExecutor:
         Otherwise release it until this process owns the parent.
         """
         if (stop := _stop_before(active.run)) is None:
-            found = await when_there(partial(self._store.get, parent))
-            if found is None or found.finished:
+            parent_run = await when_there(partial(self._store.get, parent))
+            if parent_run is None or parent_run.finished:
                 stop = _parent_ended()
         if stop is not None:
             await self._finish(active, execution, stopped(active.run, stop, None, at=_now()))

@@ -79,9 +79,9 @@ class GraphSize:
             (self.depth, limits.max_depth, "nest at most {} deep", "max_graph_depth"),
         )
         return tuple(
-            Problem("", f"A graph can {what.format(most)}, including nested graphs ({name}).")
-            for size, most, what, name in compared
-            if size > most
+            Problem("", f"A graph can {what.format(limit)}, including nested graphs ({name}).")
+            for size, limit, what, name in compared
+            if size > limit
         )
 
 
@@ -117,7 +117,7 @@ class Expansion:
         self._catalog = catalog
         self._limits = limits
         self._thread = thread
-        self._found: dict[DefinitionRef, tuple[DefinitionRef, Graph] | None] = {}
+        self._loaded: dict[DefinitionRef, tuple[DefinitionRef, Graph] | None] = {}
         """Maps each reference to the exact version and its content; None if it does not exist."""
         self._expanded: dict[DefinitionRef, Expanded] = {}
         self.missing: list[Missing] = []
@@ -126,11 +126,11 @@ class Expansion:
     @property
     def named_others(self) -> bool:
         """Whether the expanded content contained references to definitions."""
-        return bool(self._found)
+        return bool(self._loaded)
 
     def put(self, ref: DefinitionRef, graph: Graph) -> None:
         """Use ``graph`` for references to ``ref``, whose definition is not stored yet."""
-        self._found[ref] = ref, graph
+        self._loaded[ref] = ref, graph
 
     async def compute(self, computation: Callable[[], T], size_bytes: int) -> T:
         """Return the result of a computation on graphs; large ones are processed in a thread."""
@@ -147,15 +147,15 @@ class Expansion:
             GraphRefusedError: the graph is too large, or contains itself.
         """
         limits = self._limits
-        own = self._bounded(await self.compute(lambda: GraphSize.of(graph), size_bytes))
+        own_size = self._bounded(await self.compute(lambda: GraphSize.of(graph), size_bytes))
         try:
-            loaded_bytes = await self._load_for(graph, own.size_bytes)
+            loaded_bytes = await self._load_for(graph, own_size.size_bytes)
         except DefinitionsTooLargeError:
             beyond = GraphSize(limits.max_bytes + 1, 0, 0, 0)
             raise GraphRefusedError(beyond.beyond(limits)) from None
         chain = () if itself is None else (itself,)
-        fill = partial(self._filled, graph, own, chain, ())
-        return await self.compute(fill, own.size_bytes + loaded_bytes)
+        fill = partial(self._filled, graph, own_size, chain, ())
+        return await self.compute(fill, own_size.size_bytes + loaded_bytes)
 
     async def _load_for(self, graph: Graph, own_bytes: int) -> int:
         """Load all definitions that a graph contains, level by level; return their bytes.
@@ -163,23 +163,25 @@ class Expansion:
         Raises:
             DefinitionsTooLargeError: together with the graph they exceed the limit.
         """
-        level, level_bytes, left = [graph], own_bytes, self._limits.max_bytes - own_bytes
+        level, level_bytes, bytes_left = [graph], own_bytes, self._limits.max_bytes - own_bytes
         for _ in range(self._limits.max_depth):
-            named = await self.compute(partial(self._named_in, level), level_bytes)
-            unknown = named - self._found.keys()
+            references = await self.compute(partial(self._named_in, level), level_bytes)
+            unknown = references - self._loaded.keys()
             if not unknown:
                 break
-            loaded = await self._store.load(self._tenant, unknown, max_bytes=left)
-            self._found |= dict.fromkeys(unknown)
-            self._found |= {ref: (found.head.ref, found.content) for ref, found in loaded.items()}
-            distinct = {found.head.ref: found for found in loaded.values()}
-            level_bytes = sum(found.head.size_bytes for found in distinct.values())
-            left -= level_bytes
-            level = [found.content for found in distinct.values()]
-        return self._limits.max_bytes - own_bytes - left
+            loaded = await self._store.load(self._tenant, unknown, max_bytes=bytes_left)
+            self._loaded |= dict.fromkeys(unknown)
+            self._loaded |= {
+                ref: (definition.head.ref, definition.content) for ref, definition in loaded.items()
+            }
+            distinct = {definition.head.ref: definition for definition in loaded.values()}
+            level_bytes = sum(definition.head.size_bytes for definition in distinct.values())
+            bytes_left -= level_bytes
+            level = [definition.content for definition in distinct.values()]
+        return self._limits.max_bytes - own_bytes - bytes_left
 
     def _named_in(self, contents: Iterable[Graph]) -> set[DefinitionRef]:
-        return {_named(each) for one in contents for each in self._references(one)}
+        return {_reference_of(each) for one in contents for each in self._references(one)}
 
     def _filled(
         self, graph: Graph, size: GraphSize, chain: tuple[DefinitionRef, ...], place: Path
@@ -199,18 +201,18 @@ class Expansion:
     ) -> Expanded | None:
         if len(chain) >= self._limits.max_depth:
             raise GraphRefusedError(GraphSize(0, 0, 0, len(chain) + 1).beyond(self._limits))
-        found = self._found.get(_named(reference))
-        if found is None:
-            self.missing.append(Missing(place, _named(reference)))
+        definition = self._loaded.get(_reference_of(reference))
+        if definition is None:
+            self.missing.append(Missing(place, _reference_of(reference)))
             return None
-        ref, graph = found
+        ref, graph = definition
         if ref in chain:
             raise GraphRefusedError([_circle([*chain[chain.index(ref) :], ref], place)])
         if ref not in self._expanded:
-            own = self._bounded(GraphSize.of(graph))
-            filled = self._filled(graph, own, (*chain, ref), place)
-            named = {**filled.graph, "name": ref.name, "version": ref.version}
-            self._expanded[ref] = Expanded(named, filled.size)
+            own_size = self._bounded(GraphSize.of(graph))
+            filled = self._filled(graph, own_size, (*chain, ref), place)
+            content = {**filled.graph, "name": ref.name, "version": ref.version}
+            self._expanded[ref] = Expanded(content, filled.size)
         return self._expanded[ref]
 
     def _references(self, content: Graph) -> Sequence[DefinitionReference]:
@@ -231,7 +233,7 @@ def place_of(path: Iterable[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _named(reference: DefinitionReference) -> DefinitionRef:
+def _reference_of(reference: DefinitionReference) -> DefinitionRef:
     return DefinitionRef(reference.name, reference.version, reference.kind)
 
 
@@ -244,11 +246,11 @@ def _with(value: Any, contents: Mapping[Path, Graph]) -> Any:
     """Return a copy with values replaced at some paths; unchanged parts are shared."""
     if () in contents:
         return contents[()]
-    below: dict[str | int, dict[Path, Graph]] = defaultdict(dict)
+    inner_by_key: dict[str | int, dict[Path, Graph]] = defaultdict(dict)
     for (first, *rest), inner in contents.items():
-        below[first][tuple(rest)] = inner
+        inner_by_key[first][tuple(rest)] = inner
     copied = list(value) if isinstance(value, list) else dict(value)
-    for key, inner_contents in below.items():
+    for key, inner_contents in inner_by_key.items():
         copied[key] = _with(copied[key], inner_contents)  # type: ignore[index] # of its own kind
     return copied
 

@@ -59,11 +59,11 @@ class Loops:
         Cancellation is repeated until all loops have ended. A loop that fails at that moment may
         replace the cancellation with its own error, for example if a task of its task group failed.
         """
-        left = set(self._tasks.values())
-        while left:
-            for task in left:
+        unfinished = set(self._tasks.values())
+        while unfinished:
+            for task in unfinished:
                 task.cancel()
-            _, left = await asyncio.wait(left, timeout=STOP_AGAIN_SECONDS)
+            _, unfinished = await asyncio.wait(unfinished, timeout=STOP_AGAIN_SECONDS)
 
     async def _forever(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         first, longest = RESTART_SECONDS
@@ -71,7 +71,7 @@ class Loops:
         clock = asyncio.get_running_loop().time
         while True:
             began = clock()
-            await _once(name, loop)
+            await _run_until_error(name, loop)
             if (ran := clock() - began) > STEADY_SECONDS:
                 pause = first
             if pause > first:
@@ -80,7 +80,7 @@ class Loops:
             pause = min(2 * pause, longest)
 
 
-async def _once(name: str, loop: Callable[[], Awaitable[None]]) -> None:
+async def _run_until_error(name: str, loop: Callable[[], Awaitable[None]]) -> None:
     """Run a loop until it returns or fails; log either.
 
     Raises:
@@ -197,8 +197,10 @@ class Heartbeat:
         if key in self.executor.active:
             return
         log.warning("run.orphaned", tenant=key.tenant, run_id=key.run_id)
-        begun = self.executor.broken.get(key) == run.fence
-        await self.store.release(run, active_seconds=run.active_seconds, calls=(), counted=begun)
+        has_started = self.executor.broken.get(key) == run.fence
+        await self.store.release(
+            run, active_seconds=run.active_seconds, calls=(), counted=has_started
+        )
 
 
 class _SeenFor:

@@ -147,7 +147,7 @@ class RunJournal:
         self._revision = graph.revision
         self._in_flight: asyncio.Future[None] | None = None
         """Ends with the write in flight; None while there is none."""
-        self._sent: _Sent | None = None
+        self._pending_write: _PendingWrite | None = None
         self._writes_begun = self._last_granted = 0
         self._holds: dict[HoldKey, Hold] = {}
         """Holds that no answer to a write has granted or refused yet."""
@@ -209,11 +209,11 @@ class RunJournal:
         """
         value, limits = entry.value, self._limits
         if value is not None and type(value) is not FrozenJson:  # values of steps are frozen
-            most, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
+            max_bytes, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
             if entry.outcome is CallOutcome.RESULT:
-                most, key = limits.max_value_bytes, "limits.max_value_kb"
+                max_bytes, key = limits.max_value_bytes, "limits.max_value_kb"
             try:
-                value = freeze(value, max_bytes=most, max_depth=limits.max_depth + 4, key=key)
+                value = freeze(value, max_bytes=max_bytes, max_depth=limits.max_depth + 4, key=key)
             except ValueTooLargeError as error:
                 raise ValueTooLargeError(f"The result {error}.") from None
             entry = replace(entry, value=value)
@@ -316,8 +316,8 @@ class RunJournal:
             self._graph, self._revision = graph, 0
         self._closed = True
         self._stop_waiting()
-        if self._sent is not None:
-            self._take_back(self._sent)
+        if self._pending_write is not None:
+            self._take_back(self._pending_write)
         return self._changes()
 
     def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
@@ -359,7 +359,9 @@ class RunJournal:
         self._in_flight = in_flight = asyncio.get_running_loop().create_future()
         self._writes_begun += 1
         self._stop_waiting()  # this write takes everything that the timer waits to store
-        self._sent = sent = _Sent(self._revision, frozenset(self._unwritten))
+        self._pending_write = pending_write = _PendingWrite(
+            self._revision, frozenset(self._unwritten)
+        )
         try:
             # Once the journal is closed, only ask for permission: the final update carries the
             # calls, and their events must not be stored without them.
@@ -374,11 +376,11 @@ class RunJournal:
             )
             permission = await self._store.write(write)
         except BaseException:
-            self._take_back(sent)
+            self._take_back(pending_write)
             self.touch()
             raise
         finally:
-            self._sent = None
+            self._pending_write = None
             self._in_flight = None
             in_flight.set_result(None)
         if permission.owned:
@@ -388,7 +390,7 @@ class RunJournal:
                 for record in write.calls:
                     self._requests.pop(record.node["node_id"], None)
         else:
-            self._take_back(sent)
+            self._take_back(pending_write)
         self._judge(permission)
         self._last_granted = self._writes_begun
         answered_at = permission.answered_at
@@ -404,9 +406,9 @@ class RunJournal:
             if self._settled.get(hold.key) is hold:
                 del self._settled[hold.key]
 
-    def _take_back(self, sent: "_Sent") -> None:
-        self._revision = min(self._revision, sent.revision)
-        self._unwritten |= sent.unwritten
+    def _take_back(self, pending_write: "_PendingWrite") -> None:
+        self._revision = min(self._revision, pending_write.revision)
+        self._unwritten |= pending_write.unwritten
 
     def _judge(self, permission: Permission) -> None:
         if not permission.owned:
@@ -464,7 +466,7 @@ class RunJournal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sent:
+class _PendingWrite:
     """The state before a write in flight, to restore if the write fails."""
 
     revision: int
@@ -575,8 +577,8 @@ class EventLog:
         if not self.open_starts.add(event):
             return
         # Events of the gateway are known to be JSON and immutable, so they need no copy.
-        own = not event.data or event.type in CALLS
-        data = event.data if own else self._frozen(event)
+        is_small = not event.data or event.type in CALLS
+        data = event.data if is_small else self._frozen(event)
         if event.answer_of is not None:
             self._shorten(event.step_id, event.answer_of)
         fresh = _Fresh(event, data, self._now())
@@ -593,13 +595,13 @@ class EventLog:
         for kind in STREAMED:
             self._streamed.pop((step_id, kind), None)
             for part in self._parts.pop((step_id, kind), ()):
-                whole, part.data = part.data, part_in(call_key, part.data)
-                if part.data is whole:
+                full_data, part.data = part.data, part_in(call_key, part.data)
+                if part.data is full_data:
                     continue
-                part.whole, record = whole, part.record
+                part.full_data, record = full_data, part.record
                 if record is None:
                     continue
-                shorter = replace(record, data=part.data, whole=whole)
+                shorter = replace(record, data=part.data, full_data=full_data)
                 at = record.seq - self._numbered[0].seq if self._numbered else -1
                 if at < 0:
                     self._shortened.append(shorter)
@@ -626,7 +628,7 @@ class EventLog:
         for each in self._fresh:
             self._last_seq += 1
             each.record = _event_record(
-                self._last_seq, each.event, each.data, each.at, whole=each.whole
+                self._last_seq, each.event, each.data, each.at, full_data=each.full_data
             )
             self._numbered.append(each.record)
         self._fresh.clear()
@@ -635,8 +637,8 @@ class EventLog:
     def confirm(self, stored: Sequence[EventRecord]) -> None:
         """Drop events that are stored now, except parts of answers that have changed since."""
         if self._shortened:
-            known = set(map(id, stored))
-            self._shortened = [each for each in self._shortened if id(each) not in known]
+            stored_ids = set(map(id, stored))
+            self._shortened = [each for each in self._shortened if id(each) not in stored_ids]
         if stored and self._numbered:
             beyond = max(0, stored[-1].seq - self._numbered[0].seq + 1)
             ended = zip(self._numbered[:beyond], stored[-beyond:], strict=False)
@@ -659,7 +661,7 @@ class _Fresh:
     event: Event
     data: Mapping[str, Any]
     at: float
-    whole: Mapping[str, Any] | None = None
+    full_data: Mapping[str, Any] | None = None
     """The data with its text, if ``data`` refers to the call that stores the text."""
     record: EventRecord | None = None
 
@@ -670,7 +672,7 @@ def _event_record(
     data: Mapping[str, Any],
     at: float,
     *,
-    whole: Mapping[str, Any] | None = None,
+    full_data: Mapping[str, Any] | None = None,
 ) -> EventRecord:
     return EventRecord(
         seq=seq,
@@ -680,5 +682,5 @@ def _event_record(
         node_id=event.node_id,
         data=data,
         once_key=event.once_key,
-        whole=whole,
+        full_data=full_data,
     )

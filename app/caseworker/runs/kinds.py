@@ -47,11 +47,15 @@ class KindRules:
         """Return the graph to execute for a definition; an agent becomes a graph with one step."""
         return content if self.step is None else _one_step(self.step, {self.step: content})
 
-    def content_of(self, found: Definition) -> Mapping[str, Any]:
+    def content_of(self, definition: Definition) -> Mapping[str, Any]:
         """Return the content of a definition; for an agent, with its name and version added."""
         if self.step is None:
-            return found.content
-        return {**found.content, "name": found.head.name, "version": found.head.version}
+            return definition.content
+        return {
+            **definition.content,
+            "name": definition.head.name,
+            "version": definition.head.version,
+        }
 
     def at_home(self, problems: Sequence[Problem]) -> Sequence[Problem]:
         """Return the problems with locations relative to the definition instead of the graph.
@@ -78,8 +82,8 @@ def external_name(request: RunRequest) -> str | None:
 def _external(request: RunRequest, setting: str) -> str | None:
     if request.kind is not RunKind.EXTERNAL or request.graph is None:
         return None
-    found: str | None = request.graph["steps"][0]["data"][EXTERNAL_STEP].get(setting)
-    return found
+    value: str | None = request.graph["steps"][0]["data"][EXTERNAL_STEP].get(setting)
+    return value
 
 
 def _one_step(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:

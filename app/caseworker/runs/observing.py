@@ -33,7 +33,7 @@ class RunObserver(Protocol):
         """React to a run that was accepted and stored."""
         ...
 
-    def begun(self, run: Run) -> None:
+    def started(self, run: Run) -> None:
         """React to the start of an execution by this process, number ``run.attempts`` (from 1)."""
         ...
 
@@ -66,10 +66,10 @@ class RunObservers:
 
     def span_of(self, run: Run) -> SpanOf | None:
         """Return the factory for the span contexts of a run's calls; None to propagate none."""
-        above = run.request.traceparent
-        if not self._propagates or (above is None and not self._exports_spans):
+        traceparent = run.request.traceparent
+        if not self._propagates or (traceparent is None and not self._exports_spans):
             return None
-        return spans_of_nodes(run.key.tenant, run.key.run_id, above)
+        return spans_of_nodes(run.key.tenant, run.key.run_id, traceparent)
 
     def accepted(self, run: Run) -> None:
         """Log the run if it is queued, and notify the observers."""
@@ -77,11 +77,11 @@ class RunObservers:
             log.info("run.queued", tenant=run.key.tenant, run_id=run.key.run_id)
         self._tell("accepted", run)
 
-    def begun(self, run: Run) -> None:
+    def started(self, run: Run) -> None:
         """Log the run if this is not its first execution, and notify the observers."""
         if run.attempts > 1:
             log.warning("run.taken_over", attempt=run.attempts, worker_id=run.worker_id)
-        self._tell("begun", run)
+        self._tell("started", run)
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
         """Log the end of the run and notify the observers."""
@@ -144,15 +144,15 @@ class RunNotifier:
     def listening(self, key: RunKey) -> Iterator[Notification]:
         """Yield an event that :meth:`notify` sets, until the block ends."""
         notification = Notification()
-        others = self._listeners.setdefault(key, set())
-        self.changes += not others
-        others.add(notification)
+        listeners = self._listeners.setdefault(key, set())
+        self.changes += not listeners
+        listeners.add(notification)
         self._listened.set()
         try:
             yield notification
         finally:
-            others.discard(notification)
-            if not others:
+            listeners.discard(notification)
+            if not listeners:
                 self._listeners.pop(key, None)
                 self.changes += 1
             if not self._listeners:

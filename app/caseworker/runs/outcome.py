@@ -72,10 +72,10 @@ def failed(
 
     ``step_id`` is the step that failed, or None.
     """
-    own = result if KINDS[run.kind].result_has_reason else None
+    own_result = result if KINDS[run.kind].result_has_reason else None
     return RunOutcome(
         status=RunStatus.FAILED,
-        finish_reason=None if own is None else own.get("finish_reason"),
+        finish_reason=None if own_result is None else own_result.get("finish_reason"),
         result=result,
         stop=StopCause(
             kind=StopKind.ERROR,

@@ -66,18 +66,18 @@ class PayloadReading:
         run = await self._store.get(key)
         if run is None:
             raise RunNotFoundError(key.run_id)
-        found = await self._store.call(key, node_id) if _NODE_ID.fullmatch(node_id) else ()
-        nodes = {record.node_id: record for record in found}
+        records = await self._store.call(key, node_id) if _NODE_ID.fullmatch(node_id) else ()
+        nodes = {record.node_id: record for record in records}
         if node_id not in nodes:
             raise CallNotFoundError(node_id)
         record = nodes.pop(node_id)
         attempts = [each.node for each in nodes.values() if each.node["parent_id"] == node_id]
-        root = next((each.node for each in found if each.node["parent_id"] is None), record.node)
+        root = next((each.node for each in records if each.node["parent_id"] is None), record.node)
         waits = run.status is RunStatus.WAITING and await self._waits(key, record)
         return CallPayload(
             run=run,
             record=record,
-            payload=await self._whole(run, record),
+            payload=await self._complete_payload(run, record),
             attempts=tuple(attempts),
             root=root,
             waits=waits,
@@ -111,21 +111,23 @@ class PayloadReading:
             run = await self._store.get(key)
             branch = () if run is None else await self._branch_of(run)
         return await asyncio.to_thread(
-            lambda: {record.node_id: _in_full(self._shown(record), branch) for record in records}
+            lambda: {
+                record.node_id: _in_full(self._payload_of(record), branch) for record in records
+            }
         )
 
     async def _branch_of(self, run: Run) -> Sequence[Any]:
         """Return the messages of the run's thread that the run received, as traces show them."""
         if self._branches is None or run.request.chat is None:
             return ()
-        said = [message.to_json() for message in await self._branches.shown_for(run)]
-        shown = await asyncio.to_thread(self._payloads.prompt, said, {})
-        found: Sequence[Any] = () if shown is None else shown["messages"]
-        return found
+        messages = [message.to_json() for message in await self._branches.shown_for(run)]
+        prompt = await asyncio.to_thread(self._payloads.prompt, messages, {})
+        displayed: Sequence[Any] = () if prompt is None else prompt["messages"]
+        return displayed
 
-    async def _whole(self, run: Run, record: CallRecord) -> Payload:
+    async def _complete_payload(self, run: Run, record: CallRecord) -> Payload:
         """Return the payload of a call or step, including data stored with other records."""
-        payload = self._shown(record, await self._inputs_of(run, record))
+        payload = self._payload_of(record, await self._inputs_of(run, record))
         began = beginning_of(record.request) if record.node["kind"] == "llm" else None
         if payload.request is None or (began is None and not names_branch(record.request)):
             return payload
@@ -136,8 +138,8 @@ class PayloadReading:
         )
         is_chat = any(names_branch(each.request) for each in stored)
         branch = await self._branch_of(run) if is_chat else ()
-        whole = whole_request(record, stored, self._payloads.display, branch)
-        return replace(payload, request=whole)
+        request = whole_request(record, stored, self._payloads.display, branch)
+        return replace(payload, request=request)
 
     async def _inputs_of(self, run: Run, record: CallRecord) -> Any:
         """Return the inputs of a step; None for calls, and if the inputs are unavailable."""
@@ -150,16 +152,16 @@ class PayloadReading:
         if not sources.keys:
             return self._payloads.display(sources.inputs({}))
         # The step comes last, so if it is missing the size limit was reached before it.
-        wanted = (*sources.keys.values(), record.call_key)
-        found = await self._store.payloads(
-            run.key, max_bytes=self._max_shown_bytes, call_keys=wanted
+        call_keys_ = (*sources.keys.values(), record.call_key)
+        records = await self._store.payloads(
+            run.key, max_bytes=self._max_shown_bytes, call_keys=call_keys_
         )
-        outputs = {each.call_key: _reply_of(each) or {} for each in found if each.call_key}
+        outputs = {each.call_key: _reply_of(each) or {} for each in records if each.call_key}
         if record.call_key not in outputs:
             return None
         return self._payloads.display(sources.inputs(outputs))
 
-    def _shown(self, record: CallRecord, inputs: Any = None) -> Payload:
+    def _payload_of(self, record: CallRecord, inputs: Any = None) -> Payload:
         request: Any = inputs if record.request is None else record.request
         if request is None and "args" in record.node["metadata"]:
             request = {"args": record.node["metadata"]["args"]}

@@ -30,11 +30,11 @@ class RunGraphs:
         """
         request, key = run.request, (run.kind, run.request.mode)
         graph, answer = request.graph, request.gold_answer
-        own = graph is not None or answer is not None or request.expected_tools
-        found = None if own else self._usual.get(key)
-        if found is None:
+        is_own = graph is not None or answer is not None or request.expected_tools
+        prepared = None if is_own else self._usual.get(key)
+        if prepared is None:
             graph = KINDS[request.kind].graph(request)
-            found = self._catalog.prepare(graph, graph_id=run.key.run_id)
-            if not own:
-                self._usual[key] = found
-        return found
+            prepared = self._catalog.prepare(graph, graph_id=run.key.run_id)
+            if not is_own:
+                self._usual[key] = prepared
+        return prepared

@@ -245,7 +245,7 @@ class RunStore(Protocol):
         """
         ...
 
-    async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
+    async def stoppable(self, tenant: str, run_filter: RunFilter) -> Sequence[RunKey]:
         """Return the oldest matching runs that have not ended and have no cancel request.
 
         At most ``wanted.limit`` keys are returned.
@@ -253,7 +253,7 @@ class RunStore(Protocol):
         ...
 
     async def cancel_matching(
-        self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
+        self, key: RunKey, cancel_request: CancelRequest, run_filter: RunFilter
     ) -> CancelStatus | None:
         """Cancel a run like :meth:`cancel`, but only if :meth:`stoppable` would still return it.
 
@@ -278,7 +278,7 @@ class RunStore(Protocol):
         """Return the run that has an idempotency key; without a key, return the run ``key``."""
         ...
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page[Run]:
+    async def find(self, tenant: str, run_filter: RunFilter) -> Page[Run]:
         """Return a page of runs, newest first, without results, graphs and inputs.
 
         ``request.input`` is the start of the input as text.

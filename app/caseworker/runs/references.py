@@ -41,13 +41,13 @@ def known_whole(events: Sequence[EventRecord]) -> Sequence[EventRecord]:
 
     Returns an empty list if only the store has one of the texts, or may have changed it.
     """
-    whole = [
-        event if event.whole is None else replace(event, data=event.whole, whole=None)
+    full_events = [
+        event if event.full_data is None else replace(event, data=event.full_data, full_data=None)
         for event in events
     ]
-    if any(key_in_event(event.type, event.data) is not None for event in whole):
+    if any(key_in_event(event.type, event.data) is not None for event in full_events):
         return ()
-    return whole if is_storable([event.data for event in whole]) else ()
+    return full_events if is_storable([event.data for event in full_events]) else ()
 
 
 def is_storable(value: Any) -> bool:

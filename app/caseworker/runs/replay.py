@@ -101,13 +101,13 @@ def spent_before(earlier: Iterable[CallRecord]) -> Charge:
 
 def spent_by_path(earlier: Sequence[CallRecord]) -> Mapping[str, Charge]:
     """Return the charges inside each step and attempt, by path text."""
-    found = defaultdict[str, list[Charge]](list)
+    charges_by_path = defaultdict[str, list[Charge]](list)
     for record in earlier:
         if record.call_key and record.charge:
             charge = charge_of(record.charge)
             for path in StepPath.of_record(record.call_key).enclosing_paths():
-                found[path].append(charge)
-    return {path: sum_of(charges) for path, charges in found.items()}
+                charges_by_path[path].append(charge)
+    return {path: sum_of(charges) for path, charges in charges_by_path.items()}
 
 
 def charge_of(stored: Mapping[str, Any]) -> dict[Dimension, Any]:

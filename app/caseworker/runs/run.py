@@ -343,7 +343,7 @@ class EventRecord:
     once_key: str | None = field(default=None, compare=False)
     """Deduplication key of the event, if later owners must not store it again. It is not loaded
     with the event."""
-    whole: Mapping[str, Any] | None = field(default=None, compare=False)
+    full_data: Mapping[str, Any] | None = field(default=None, compare=False)
     """The data with its text, if ``data`` refers to the call that stores the text. It is not loaded
     with the event."""
 

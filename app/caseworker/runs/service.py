@@ -99,8 +99,8 @@ class RunService:
 
         Raises the errors of :meth:`RunStore.accept`.
         """
-        if (above := current_traceparent()) is not None:
-            new = replace(new, request=replace(new.request, traceparent=above))
+        if (traceparent := current_traceparent()) is not None:
+            new = replace(new, request=replace(new.request, traceparent=traceparent))
         accepted = await shielded(self._accept(new), grace_seconds=ACCEPT_GRACE_SECONDS)
         if accepted.created:
             self._observers.accepted(accepted.run)
@@ -125,7 +125,7 @@ class RunService:
         return await self._settled(key, cancelled)
 
     async def cancel_matching(
-        self, tenant: str, wanted: RunFilter, *, by: str, reason: str | None = None
+        self, tenant: str, run_filter: RunFilter, *, by: str, reason: str | None = None
     ) -> CancelledRuns:
         """Cancel the oldest matching runs one by one, each only if it still matches.
 
@@ -134,15 +134,15 @@ class RunService:
         """
         redacted = None if reason is None else redact_text(reason)
         request = CancelRequest(requested_by=by, reason=redacted)
-        found = await self.store.stoppable(tenant, replace(wanted, limit=wanted.limit + 1))
+        keys = await self.store.stoppable(tenant, replace(run_filter, limit=run_filter.limit + 1))
         stopped: list[CancelStatus] = []
-        for key in found[: wanted.limit]:
-            cancelled = await self.store.cancel_matching(key, request, wanted)
+        for key in keys[: run_filter.limit]:
+            cancelled = await self.store.cancel_matching(key, request, run_filter)
             if cancelled is not None:
                 self._deliver(key, cancelled)
                 stopped.append(cancelled)
         ended = sum(each.settled_at is not None for each in stopped)
-        return CancelledRuns(ended, len(stopped) - ended, more=len(found) > wanted.limit)
+        return CancelledRuns(ended, len(stopped) - ended, more=len(keys) > run_filter.limit)
 
     async def get(self, key: RunKey) -> Run:
         """Return a run in its current state."""
@@ -242,10 +242,10 @@ class RunService:
         while True:
             run = await self._until_ended_here(key, until)
             run = await self.get(key) if run is None else run
-            left = until - time.monotonic()
-            if run.finished or left <= 0 or self._closing.is_set():
+            remaining = until - time.monotonic()
+            if run.finished or remaining <= 0 or self._closing.is_set():
                 return run
-            await set_within(self._closing, min(pause, left))
+            await set_within(self._closing, min(pause, remaining))
             pause = min(2 * pause, longest)
 
     async def ended_here(self, key: RunKey, *, seconds: float) -> None:
@@ -396,31 +396,31 @@ async def whole_run(store: RunStore, run: Run) -> Run:
     if (request := run.cancel_request) is not None:
         calls = await store.begun_calls(run.key)
         run = replace(run, cancel_request=replace(request, calls=calls))
-    named = references_in(run)
-    return resolved(run, await _values(store, run.key, named)) if named else run
+    references = references_in(run)
+    return resolved(run, await _values(store, run.key, references)) if references else run
 
 
 async def whole_events(
     store: RunStore, key: RunKey, events: Sequence[EventRecord]
 ) -> Sequence[EventRecord]:
     """Return the events with call references replaced by the texts."""
-    named = [key_in_event(event.type, event.data) for event in events]
-    wanted = {each for each in named if each is not None}
-    if not wanted:
+    keys = [key_in_event(event.type, event.data) for event in events]
+    call_keys = {each for each in keys if each is not None}
+    if not call_keys:
         return events
-    values = await _values(store, key, wanted)
+    values = await _values(store, key, call_keys)
     return [
         event
         if name is None or name not in values
         else replace(event, data=whole_event_data(event.type, event.data, values[name]))
-        for event, name in zip(events, named, strict=True)
+        for event, name in zip(events, keys, strict=True)
     ]
 
 
-async def _values(store: RunStore, key: RunKey, named: Set[str]) -> Mapping[str, Any]:
-    found = await store.payloads(key, max_bytes=EVERYTHING, call_keys=sorted(named))
+async def _values(store: RunStore, key: RunKey, call_keys: Set[str]) -> Mapping[str, Any]:
+    records = await store.payloads(key, max_bytes=EVERYTHING, call_keys=sorted(call_keys))
     return {
         record.call_key: record.value
-        for record in found
+        for record in records
         if record.call_key is not None and record.outcome == CallOutcome.RESULT
     }

@@ -57,7 +57,7 @@ class SilenceWatch:
     """Interval between two heartbeats, and usually between two reads, in seconds."""
     stale_seconds: float
     """Timeout, in seconds, for a worker that still holds its database connection."""
-    own: str | None = None
+    own_id: str | None = None
     """ID of this process's own worker; None if this process sends no heartbeats."""
     _own_beat: tuple[datetime | None, float] | None = None
     """The own last heartbeat (None if missing) and when it was first seen or missed."""
@@ -78,7 +78,7 @@ class SilenceWatch:
         return any(
             seconds > LATE_BEATS * self.interval_seconds
             for worker_id, (_, seconds) in self._silence.items()
-            if worker_id != self.own
+            if worker_id != self.own_id
         )
 
     def interrupted(self) -> None:
@@ -105,18 +105,18 @@ class SilenceWatch:
             for worker_id, beat in beats.items()
         }
         quick = MISSED_BEATS * self.interval_seconds + LOOKS_TO_RETURN * took
-        enough = self.stale_seconds if ended < self._patient_until else quick
+        silent_seconds = self.stale_seconds if ended < self._patient_until else quick
         return [
             Silent(worker_id, beat, surely=seconds >= self.stale_seconds)
             for worker_id, (beat, seconds) in self._silence.items()
-            if seconds >= min(enough, self.stale_seconds)
+            if seconds >= min(silent_seconds, self.stale_seconds)
         ]
 
     def _is_unheard(self, beats: Mapping[str, datetime], now: float) -> bool:
         """Return whether this process's own heartbeat is overdue: the database is suspect."""
-        if self.own is None:
+        if self.own_id is None:
             return False
-        beat = beats.get(self.own)
+        beat = beats.get(self.own_id)
         if self._own_beat is None or beat not in (None, self._own_beat[0]):
             self._own_beat = beat, now
             return False

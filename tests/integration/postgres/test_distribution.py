@@ -21,6 +21,7 @@ OF_NOBODY = {
     "api_keys": "looked up by the id of the key, before the tenant is known",
     "provider_limits": "one budget of a model for all tenants",
     "provider_turns": "who is next at a model, among all tenants",
+    "moves": "how far stored data has been moved, of all tenants",
     "alembic_version": "the revision",
 }
 """Tables without a tenant, which stay on one node or are copied to all, like those of the queue."""

@@ -109,7 +109,7 @@ async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
     claims = [
         await blocks_read(oracle, CLAIM, ("w2", None, None, None, [], False)) for _ in range(3)
     ]
-    assert max(claims[1:]) < 1000, "the first one also reads how to plan it"
+    assert max(claims[1:]) < 2000, "the first one also reads how to plan it"
     claimed = "SELECT run_id FROM runs WHERE worker_id = 'w2' ORDER BY claimed_at"
     begun = [row["run_id"] for row in await oracle.rows(claimed)]
     assert begun == ["behind", "of another key"]

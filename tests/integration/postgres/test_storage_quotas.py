@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from caseworker.features.artifacts.keeping import Kept
+from caseworker.features.artifacts.keeping import KeepOutcome
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import PostgresRetention
@@ -167,7 +167,7 @@ async def test_an_accepted_run_writes_on_when_the_quota_is_full(stores: Stores) 
     kept = await files.save(run.key, run.fence, new_artifact("a.txt"), artifact_limits())
     finished = await stores.journal.finish(end_of(run))
 
-    assert (written.owned, kept, finished.done) == (True, Kept.KEPT, True)
+    assert (written.owned, kept, finished.done) == (True, KeepOutcome.STORED, True)
     with pytest.raises(QuotaExceededError) as refused:
         await stores.runs.accept(new_run("next", tenant=TENANT), worker_id="w1")
     assert refused.value.dimension == "stored_bytes"
@@ -206,7 +206,7 @@ async def everything(stores: Stores) -> Run:
     await threads.create(thread("t", inputs={"text": "i" * 200}))
     said = ThreadMessage(message_id="m1", parent_id=None, role=Role.USER, content="c" * 100)
     answer = ThreadMessage(message_id="m2", parent_id="m1", role=Role.ASSISTANT, run_id="r2")
-    await threads.add(TENANT, "t", [said, answer], most=10)
+    await threads.add(TENANT, "t", [said, answer], limit=10)
     timing = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
     scheduled = ScheduledRun(sent={"input": "2+2?"}, request=run.request, request_hash="hash")
     await schedules_of(stores).put(

@@ -63,7 +63,7 @@ class Chat:
             run_id=run_id,
             ends=["agent"],
         )
-        await self.threads.add(TENANT, "t", [user, answer], most=99)
+        await self.threads.add(TENANT, "t", [user, answer], limit=99)
 
     @staticmethod
     def run(run_id: str, leaf: str, **request: Any) -> Any:

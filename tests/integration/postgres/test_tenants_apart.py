@@ -198,7 +198,10 @@ async def test_branches_and_contents_are_read_behind_the_wall(
 
         async def read() -> list[Any]:
             branch = await threads.branches.read("a", "t", "m")
-            shown = [await threads.contents("a", "t", ["m"]), await threads.shown("a", "t", ["m"])]
+            shown = [
+                await threads.contents("a", "t", ["m"]),
+                await threads.displayed("a", "t", ["m"]),
+            ]
             found = [one["m"]["content"] for one in shown if "m" in one]
             return [*(message.content for message in branch.messages), *found]
 

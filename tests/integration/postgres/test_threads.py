@@ -15,7 +15,7 @@ async def test_a_thread_has_its_own_messages_alone(stores: Stores) -> None:
         said = ThreadMessage(
             message_id=f"{tenant}-{thread_id}", parent_id=None, role=Role.USER, content="Hello."
         )
-        await threads.add(tenant, thread_id, [said], most=10)
+        await threads.add(tenant, thread_id, [said], limit=10)
 
     found = [message.message_id for message in await threads.messages("a", "one")]
 

@@ -104,13 +104,13 @@ def a_model_endpoint(uses: Uses, _: pytest.MonkeyPatch) -> Use:
 
 def a_source_of_prices(uses: Uses, patch: pytest.MonkeyPatch) -> Use:
     prices, symbols = TiingoPrices("key", timeout_seconds=3600), iter(range(2 * MANY))
-    patch.setattr(prices, "_asked", uses.use)
+    patch.setattr(prices, "_request", uses.use)
     return lambda: prices.daily(f"S{next(symbols)}", None, None)
 
 
 def the_prices_of_one_share(uses: Uses, patch: pytest.MonkeyPatch) -> Use:
     prices = TiingoPrices("key", timeout_seconds=3600)
-    patch.setattr(prices, "_asked", uses.use)
+    patch.setattr(prices, "_request", uses.use)
     return lambda: prices.daily("S", None, None)
 
 

@@ -16,7 +16,7 @@ from caseworker.features.artifacts.keeping import (
     SMALL_BYTES,
     ArtifactLimits,
     CallArtifacts,
-    Kept,
+    KeepOutcome,
     NewArtifact,
     NoRoomForArtifactError,
     RunArtifacts,
@@ -40,7 +40,9 @@ class ShakyArtifacts(SavedFiles):
         self.away = away
         self.asked = 0
 
-    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+    async def save(
+        self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits
+    ) -> KeepOutcome:
         self.asked += 1
         kept = await super().save(key, fence, new, limits)
         if self.asked <= self.away:
@@ -53,7 +55,9 @@ class SlowArtifacts(SavedFiles):
 
     begun = ended = 0
 
-    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+    async def save(
+        self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits
+    ) -> KeepOutcome:
         self.begun += 1
         await asyncio.sleep(0.5)
         kept = await super().save(key, fence, new, limits)
@@ -140,7 +144,7 @@ async def test_a_run_that_is_full_says_what_it_may_keep() -> None:
     sink = keeper(files).sink_of("a")
     for data in (b"1", b"2", b"3"):
         await sink.save("p", PNG, data)
-    files.store.answer = Kept.FULL
+    files.store.answer = KeepOutcome.FULL
 
     with pytest.raises(ArtifactTooLargeError, match="keep 3 files of 2,000,000 bytes") as refused:
         await sink.save("p", PNG, b"4")
@@ -153,7 +157,7 @@ async def test_an_owner_that_has_lost_its_run_keeps_nothing_and_is_stopped() -> 
     """Losing the run is never reported as a failure of the tool."""
     files = await files_of_a_run()
     frozen = keeper(files)
-    files.store.answer = Kept.LOST
+    files.store.answer = KeepOutcome.LOST
 
     with pytest.raises(LostRunError):
         await frozen.sink_of("a").save("p", PNG, b"1")

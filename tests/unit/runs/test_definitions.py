@@ -82,7 +82,7 @@ async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world
     await world.register("b", flat("b"))
     await world.register("a", containing(named("b")))
 
-    found = await world.graphs.named(TENANT, DefinitionRef("a"))
+    found = await world.graphs.resolved(TENANT, DefinitionRef("a"))
 
     assert found.head.ref == DefinitionRef("a", 1)
     inner = found.runnable.graph["steps"][0]["data"]["graph"]
@@ -104,7 +104,7 @@ async def test_a_registered_graph_that_does_not_exist_is_named_by_what_is_wrong(
     await world.register("g", flat("a"))
 
     with pytest.raises(GraphRefusedError) as refused:
-        await world.graphs.named(TENANT, ref)
+        await world.graphs.resolved(TENANT, ref)
 
     assert [problem.place for problem in refused.value.problems] == [place]
 
@@ -209,7 +209,7 @@ class TestCircles:
 
         problems = await world.refused(containing(named("a")))
         with pytest.raises(GraphRefusedError) as refused:
-            await world.graphs.named(TENANT, DefinitionRef("b"))
+            await world.graphs.resolved(TENANT, DefinitionRef("b"))
 
         assert [problem.message for problem in problems] == [
             "Circular reference: a@1 -> b@1 -> a@1."

@@ -14,7 +14,7 @@ class Looking:
     """A process that checks every second; workers send heartbeats every second until they stop."""
 
     def __init__(self, own: str | None = None) -> None:
-        self.watch = SilenceWatch(interval_seconds=INTERVAL, stale_seconds=STALE, own=own)
+        self.watch = SilenceWatch(interval_seconds=INTERVAL, stale_seconds=STALE, own_id=own)
         self.now = 0.0
         self.beats = {"alive": EPOCH, "dead": EPOCH}
 

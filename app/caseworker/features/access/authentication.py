@@ -65,9 +65,9 @@ class Authentication:
         self._keys = keys
         self._verify_token = verify_token
         self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
-        self._known: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
+        self._identities: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
         self._refused: TTLCache[bytes, None] = TTLCache(MAX_KEPT, KEPT_SECONDS, timer=time.time)
-        self._wanted: dict[str, asyncio.Future[tuple[ApiKey, bytes] | None]] = {}
+        self._look_ups: dict[str, asyncio.Future[tuple[ApiKey, bytes] | None]] = {}
         self._looking_up: asyncio.Task[None] | None = None
         self._next_refusal = 0.0
         self._closed = bootstrap_key is not None or verify_token is not None
@@ -100,9 +100,9 @@ class Authentication:
             StoreUnavailableError: the key store or the token issuer is unavailable.
         """
         digest = sha256_of(credential)
-        known = self._known.get(digest)
-        if known is not None:
-            return known.caller
+        cached = self._identities.get(digest)
+        if cached is not None:
+            return cached.caller
         if digest in self._refused or len(credential) > MAX_CREDENTIAL_CHARS:
             raise InvalidCredentialError
         try:
@@ -110,7 +110,7 @@ class Authentication:
         except InvalidCredentialError:
             self._refused[digest] = None
             raise
-        self._known[digest] = identity
+        self._identities[digest] = identity
         return identity.caller
 
     def refusal_delay(self) -> float:
@@ -122,7 +122,7 @@ class Authentication:
 
     def forget(self) -> None:
         """Clear the cache of accepted credentials; call this after creating or revoking a key."""
-        self._known.clear()
+        self._identities.clear()
         self._open_until = 0.0
 
     async def _ask_for_any(self) -> None:
@@ -143,14 +143,14 @@ class Authentication:
         raise InvalidCredentialError
 
     async def _of_key(self, key_id: str, digest: bytes) -> Identity:
-        if (wanted := self._wanted.get(key_id)) is None:
-            wanted = self._wanted[key_id] = asyncio.get_running_loop().create_future()
+        if (look_up := self._look_ups.get(key_id)) is None:
+            look_up = self._look_ups[key_id] = asyncio.get_running_loop().create_future()
         if self._looking_up is None:
             self._looking_up = asyncio.create_task(self._look_up())
-        found = await asyncio.shield(wanted)
-        if found is None:
+        stored = await asyncio.shield(look_up)
+        if stored is None:
             raise InvalidCredentialError
-        key, sha256 = found
+        key, sha256 = stored
         if not compare_digest(sha256, digest) or not key.works_at(datetime.now(UTC)):
             raise InvalidCredentialError
         until = float("inf") if key.expires_at is None else key.expires_at.timestamp()
@@ -160,16 +160,16 @@ class Authentication:
         """Look up requested keys in batches until no request is pending."""
         TENANT.set(None)  # as above
         try:
-            while self._wanted:
-                wanted, self._wanted = self._wanted, {}
+            while self._look_ups:
+                look_ups, self._look_ups = self._look_ups, {}
                 try:
-                    found = await self._keys.find(wanted)
+                    stored_keys = await self._keys.find(look_ups)
                 except Exception as error:
-                    for each in wanted.values():
+                    for each in look_ups.values():
                         each.set_exception(error)
                         each.exception()  # mark as retrieved: the waiting callers may be gone
                 else:
-                    for key_id, each in wanted.items():
-                        each.set_result(found.get(key_id))
+                    for key_id, each in look_ups.items():
+                        each.set_result(stored_keys.get(key_id))
         finally:
             self._looking_up = None

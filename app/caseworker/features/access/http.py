@@ -129,8 +129,8 @@ class KeyList(View):
     keys: list[KeyView]
 
 
-def _in_order(known: ApiKey | Caller) -> list[str]:
-    return [scope.value for scope in KeyScope if scope in known.scopes]
+def _in_order(owner: ApiKey | Caller) -> list[str]:
+    return [scope.value for scope in KeyScope if scope in owner.scopes]
 
 
 KEY_NOT_FOUND = ProblemType(
@@ -153,15 +153,15 @@ router = api_router("keys", prefix="/keys")
 
 KeyId = Annotated[str, Path(description="ID of the API key.", pattern="^[0-9a-f]{16}$")]
 
-_ASKED = (*EVERY_RUN_ROUTE, TENANT_REFUSED)
-_FOUND = (*EVERY_RUN_ROUTE, KEY_NOT_FOUND)
+_RESPONSES_OF_ALL = (*EVERY_RUN_ROUTE, TENANT_REFUSED)
+_RESPONSES_OF_ONE = (*EVERY_RUN_ROUTE, KEY_NOT_FOUND)
 _USUALLY = RotateKeyBody()
 
 
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
-    responses=answers(*_ASKED, *EVERY_BODY, KEY_CONFLICT),
+    responses=answers(*_RESPONSES_OF_ALL, *EVERY_BODY, KEY_CONFLICT),
 )
 @requires(KeyScope.ADMIN)
 async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
@@ -173,7 +173,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
     issued = await request.service(PostgresKeys).create(
-        _known(request),
+        _caller(request),
         name=body.name,
         scopes=frozenset(map(KeyScope, body.scopes)),
         tenant=body.tenant,
@@ -183,21 +183,21 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     return IssuedKeyView.issued(issued)
 
 
-@router.get("", responses=answers(*_ASKED))
+@router.get("", responses=answers(*_RESPONSES_OF_ALL))
 @requires(KeyScope.ADMIN)
 async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) -> KeyList:
     """List the newest 1,000 keys of the tenant, newest first, without their secrets.
 
     The operator sees the keys of all tenants, or of the tenant given.
     """
-    found = await request.service(PostgresKeys).list(_known(request), query.tenant)
-    return KeyList(keys=[KeyView.of(each) for each in found])
+    keys = await request.service(PostgresKeys).list(_caller(request), query.tenant)
+    return KeyList(keys=[KeyView.of(each) for each in keys])
 
 
 @router.post(
     "/{key_id}/rotate",
     status_code=HTTPStatus.CREATED,
-    responses=answers(*_FOUND, *EVERY_BODY, KEY_CONFLICT),
+    responses=answers(*_RESPONSES_OF_ONE, *EVERY_BODY, KEY_CONFLICT),
 )
 @requires(KeyScope.ADMIN)
 async def rotate_key(
@@ -208,16 +208,16 @@ async def rotate_key(
     The new key has the name, the scopes and the lifetime of the old one, starting now.
     """
     overlap = timedelta(seconds=body.overlap_seconds)
-    issued = await request.service(PostgresKeys).rotate(_known(request), key_id, overlap=overlap)
+    issued = await request.service(PostgresKeys).rotate(_caller(request), key_id, overlap=overlap)
     request.service(Authentication).forget()
     return IssuedKeyView.issued(issued)
 
 
-@router.delete("/{key_id}", responses=answers(*_FOUND))
+@router.delete("/{key_id}", responses=answers(*_RESPONSES_OF_ONE))
 @requires(KeyScope.ADMIN)
 async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     """Revoke a key; every process rejects it within five seconds."""
-    revoked = await request.service(PostgresKeys).revoke(_known(request), key_id)
+    revoked = await request.service(PostgresKeys).revoke(_caller(request), key_id)
     request.service(Authentication).forget()
     return KeyView.of(revoked)
 
@@ -231,7 +231,7 @@ async def get_caller(request: ApiRequest) -> CallerView:
     return CallerView.of_parts(request.caller, scopes=_in_order(request.caller))
 
 
-def _known(request: ApiRequest) -> Caller:
+def _caller(request: ApiRequest) -> Caller:
     """Return the caller, who must have a credential to manage keys."""
     if request.caller.anonymous:
         raise CredentialRequiredError

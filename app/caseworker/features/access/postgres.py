@@ -189,10 +189,10 @@ class PostgresKeys:
             KeyConflictError: the key is revoked, expired or already rotated, or the tenant would
                 have too many keys.
         """
-        tenant, found = _tenant_for(by, None), await self.find([key_id])
-        if not found or tenant not in (None, found[key_id][0].tenant):
+        tenant, stored = _tenant_for(by, None), await self.find([key_id])
+        if not stored or tenant not in (None, stored[key_id][0].tenant):
             raise KeyNotFoundError
-        old, now = found[key_id][0], datetime.now(UTC)
+        old, now = stored[key_id][0], datetime.now(UTC)
         if not old.works_at(now) or old.rotated_to is not None:
             raise KeyConflictError
         span = None if old.expires_at is None else old.expires_at - old.created_at
@@ -251,8 +251,8 @@ def _of(tenant: str | None) -> ColumnElement[bool]:
 
 
 def _key(row: Row) -> ApiKey:
-    named = {name: row[name] for name in _FIELDS}
-    return ApiKey(tenant=row["tenant_id"], scopes=frozenset(map(KeyScope, row["scopes"])), **named)
+    fields = {name: row[name] for name in _FIELDS}
+    return ApiKey(tenant=row["tenant_id"], scopes=frozenset(map(KeyScope, row["scopes"])), **fields)
 
 
 def _issued(
@@ -276,12 +276,12 @@ def _issued(
     return IssuedKey(key, f"cwk_{key_id}_{secrets.token_hex(32)}")
 
 
-def _tenant_for(by: Caller, named: str | None) -> str | None:
+def _tenant_for(by: Caller, tenant: str | None) -> str | None:
     """Resolve and authorize the tenant of a key request; None means all tenants."""
     if KeyScope.ADMIN not in by.scopes:
         raise ScopeMissingError(KeyScope.ADMIN)
     if by.operator:
-        return named
-    if named not in (None, by.tenant):
+        return tenant
+    if tenant not in (None, by.tenant):
         raise OtherTenantError
     return by.tenant

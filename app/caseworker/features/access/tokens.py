@@ -130,9 +130,9 @@ class IssuerKeys:
             raise StoreUnavailableError
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
-        if (found := self._keys.get(key_id)) is None:
+        if (jwk := self._keys.get(key_id)) is None:
             raise InvalidCredentialError
-        return found
+        return jwk
 
     def _is_old(self) -> bool:
         return time.monotonic() - self._fetched > KEPT_SECONDS
@@ -174,15 +174,15 @@ def _read(document: bytes) -> Mapping[str | None, jwt.PyJWK]:
     listed = written.get("keys") if isinstance(written, dict) else None
     if not isinstance(listed, list):
         raise ValueError("no JWKS")
-    found: dict[str | None, jwt.PyJWK] = {}
+    keys_: dict[str | None, jwt.PyJWK] = {}
     for each in listed:
         is_public = isinstance(each, dict) and each.get("kty") in ("RSA", "EC", "OKP")
         if is_public and "d" not in each and each.get("use", "sig") == "sig":
             try:
-                found[each.get("kid")] = jwt.PyJWK(each)
+                keys_[each.get("kid")] = jwt.PyJWK(each)
             except (jwt.PyJWTError, ValueError, TypeError):
                 log.warning("jwks.key_not_understood")
-    return found
+    return keys_
 
 
 class IssuedTokens:
@@ -225,8 +225,10 @@ class IssuedTokens:
         tenant = claims.get(self._rules.tenant_claim)
         if not isinstance(tenant, str) or not is_tenant(tenant):
             raise InvalidCredentialError
-        named = next((claims[name] for name in ("sub", "client_id", "azp") if claims.get(name)), "")
-        name = named if isinstance(named, str) and named.isprintable() else ""
+        subject = next(
+            (claims[name] for name in ("sub", "client_id", "azp") if claims.get(name)), ""
+        )
+        name = subject if isinstance(subject, str) and subject.isprintable() else ""
         scopes = _scopes_in(claims.get(self._rules.scope_claim))
         caller = Caller(tenant, name[:MAX_NAME_CHARS] or "token", with_implied(scopes))
         return Identity(caller, float(claims["exp"]) + self._rules.leeway_seconds)
@@ -245,5 +247,5 @@ def _scopes_in(claim: Any) -> list[KeyScope]:
     words = claim.split() if isinstance(claim, str) else claim
     if not isinstance(words, list):
         return []
-    named = {str(word).removeprefix(_SCOPE_PREFIX) for word in words}
-    return [scope for scope in KeyScope if scope.value in named]
+    scope_names = {str(word).removeprefix(_SCOPE_PREFIX) for word in words}
+    return [scope for scope in KeyScope if scope.value in scope_names]

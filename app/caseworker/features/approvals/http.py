@@ -166,16 +166,16 @@ _DECIDED: Responses = {
 async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ApprovalList:
     """List the pending approvals of all runs, oldest first."""
     approvals, tenant = request.service(RunApprovals), request.caller.tenant
-    found = await approvals.store.waiting(tenant, limit=query.limit, cursor=query.cursor)
-    views = [ApprovalView.of(each, request.root) for each in found.items]
-    return ApprovalList(approvals=views, next_cursor=found.next_cursor)
+    page = await approvals.store.waiting(tenant, limit=query.limit, cursor=query.cursor)
+    views = [ApprovalView.of(each, request.root) for each in page.items]
+    return ApprovalList(approvals=views, next_cursor=page.next_cursor)
 
 
 @router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
 async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> ApprovalList:
     """List the approvals requested by a run, oldest first, with their decisions."""
-    found = await request.service(RunApprovals).of_run(RunKey(request.caller.tenant, run_id))
-    return ApprovalList(approvals=[ApprovalView.of(each, request.root) for each in found])
+    approvals_ = await request.service(RunApprovals).of_run(RunKey(request.caller.tenant, run_id))
+    return ApprovalList(approvals=[ApprovalView.of(each, request.root) for each in approvals_])
 
 
 @router.post(

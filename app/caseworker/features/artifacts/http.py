@@ -68,9 +68,11 @@ class ArtifactList(View):
     artifacts: list[ArtifactView]
 
     @classmethod
-    def of(cls, run_id: str, found: Sequence[StoredArtifact], root: str) -> Self:
+    def of(cls, run_id: str, artifacts: Sequence[StoredArtifact], root: str) -> Self:
         """Return the list of a run's files. ``root`` is the path prefix for their URLs."""
-        return cls(run_id=run_id, artifacts=[ArtifactView.of(run_id, each, root) for each in found])
+        return cls(
+            run_id=run_id, artifacts=[ArtifactView.of(run_id, each, root) for each in artifacts]
+        )
 
 
 Pieces = AsyncGenerator[bytes, None]
@@ -95,7 +97,7 @@ _CONTENT_TYPES: Mapping[str, str] = MappingProxyType(
 )
 """Media types that are sent unchanged; all other files are sent as binary data."""
 
-_SHOWN = frozenset({"image/png"})
+_DISPLAYED_TYPES = frozenset({"image/png"})
 """Media types that browsers display inline; all other files are downloaded."""
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -120,7 +122,7 @@ HEADERS: Mapping[str, Any] = {
 
 def headers_of(artifact: StoredArtifact) -> dict[str, str]:
     """Return the headers for a response with the content of a file."""
-    disposition = "inline" if artifact.media_type in _SHOWN else "attachment"
+    disposition = "inline" if artifact.media_type in _DISPLAYED_TYPES else "attachment"
     return {
         "Content-Type": _CONTENT_TYPES.get(artifact.media_type, UNKNOWN),
         "Content-Length": str(artifact.size_bytes),
@@ -132,8 +134,8 @@ def headers_of(artifact: StoredArtifact) -> dict[str, str]:
 
 def not_modified(request: Request, artifact: StoredArtifact) -> Response | None:
     """Return a 304 response if the client's cached copy is current, else None."""
-    known = ",".join(request.headers.getlist("if-none-match"))
-    tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+    known_tags = ",".join(request.headers.getlist("if-none-match"))
+    tags = {tag.strip().removeprefix("W/") for tag in known_tags.split(",")}
     if "*" not in tags and _tag(artifact) not in tags:
         return None
     return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=_validators(artifact))
@@ -147,7 +149,7 @@ class ArtifactResponse(StreamingResponse):
     """
 
     def __init__(self, artifact: StoredArtifact, first: bytes, rest: Pieces) -> None:
-        super().__init__(_sent(first, rest), headers=headers_of(artifact))
+        super().__init__(_body(first, rest), headers=headers_of(artifact))
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,7 +160,7 @@ class ArtifactResponse(StreamingResponse):
             await self._rest.aclose()
 
 
-async def _sent(first: bytes, rest: Pieces) -> AsyncIterator[bytes]:
+async def _body(first: bytes, rest: Pieces) -> AsyncIterator[bytes]:
     yield first
     async for piece in rest:
         yield piece

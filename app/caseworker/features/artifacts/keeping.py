@@ -82,10 +82,10 @@ class StoredArtifact:
     created_at: datetime
 
 
-class Kept(Enum):
+class KeepOutcome(Enum):
     """The outcome of an attempt to store a file."""
 
-    KEPT = auto()
+    STORED = auto()
     LOST = auto()
     """Another worker owns the run, or the run has ended; nothing was written."""
     FULL = auto()
@@ -110,7 +110,7 @@ class NoRoomForArtifactError(ArtifactTooLargeError):
 class RunArtifacts:
     """Stores the files that one execution of a run creates; implements ArtifactKeeper."""
 
-    store: Callable[[RunKey, int, NewArtifact, ArtifactLimits], Coroutine[Any, Any, Kept]]
+    store: Callable[[RunKey, int, NewArtifact, ArtifactLimits], Coroutine[Any, Any, KeepOutcome]]
     """Function that stores a file, such as :meth:`PostgresArtifacts.save`."""
     limits: ArtifactLimits
     run: Run
@@ -125,12 +125,12 @@ class RunArtifacts:
     async def keep(self, new: NewArtifact) -> None:
         """Store a file; raise the same errors as :meth:`CallArtifacts.save`."""
         match await self._save(new):
-            case Kept.FULL:
+            case KeepOutcome.FULL:
                 raise NoRoomForArtifactError(self.limits)
-            case Kept.LOST:
+            case KeepOutcome.LOST:
                 raise lost_run(self.token)
 
-    async def _save(self, new: NewArtifact) -> Kept:
+    async def _save(self, new: NewArtifact) -> KeepOutcome:
         save = partial(self.store, self.run.key, self.run.fence, new, self.limits)
         for pause_seconds in PAUSES_SECONDS:
             with suppress(StoreUnavailableError):

@@ -12,7 +12,12 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.engine.supervision import shielded
-from caseworker.features.artifacts.keeping import ArtifactLimits, Kept, NewArtifact, StoredArtifact
+from caseworker.features.artifacts.keeping import (
+    ArtifactLimits,
+    KeepOutcome,
+    NewArtifact,
+    StoredArtifact,
+)
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from caseworker.runs.postgres.retention import OF_BATCH, dropping
@@ -40,7 +45,7 @@ artifacts = Table(
 drop_artifacts = dropping(f"DELETE FROM artifacts WHERE {OF_BATCH}")  # noqa: S608
 """Delete a batch of expired artifacts; their runs stay."""
 
-_SHOWN = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]
+_COLUMNS = [artifacts.c[name] for name in StoredArtifact.__dataclass_fields__]
 
 
 class PostgresArtifacts:
@@ -58,7 +63,9 @@ class PostgresArtifacts:
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
 
-    async def save(self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits) -> Kept:
+    async def save(
+        self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits
+    ) -> KeepOutcome:
         """Store a file durably if ``fence`` is the run's fencing token and the run has not ended.
 
         The run's row is locked, so its owner and status cannot change, and the limits of the run
@@ -66,26 +73,26 @@ class PostgresArtifacts:
         """
         async with transaction(self._engines.work, key.tenant) as connection:
             if not await _owns(connection, key, fence):
-                return Kept.LOST
+                return KeepOutcome.LOST
             standing = await _standing(connection, key, new)
             if standing.same:
-                return Kept.KEPT
+                return KeepOutcome.STORED
             full = standing.count >= limits.max_per_run
             if full or standing.bytes + len(new.data) > limits.max_run_bytes:
-                return Kept.FULL
+                return KeepOutcome.FULL
             await _write(connection, key, new)
-        return Kept.KEPT
+        return KeepOutcome.STORED
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
         """Return the files of a run, oldest first; with ``name``, only the file of that name."""
-        wanted = and_(
+        condition = and_(
             artifacts.c.tenant_id == runs.c.tenant_id, artifacts.c.run_id == runs.c.run_id
         )
         if name is not None:
-            wanted &= artifacts.c.name == name
+            condition &= artifacts.c.name == name
         query = (
-            select(*_SHOWN)
-            .select_from(runs.outerjoin(artifacts, wanted))
+            select(*_COLUMNS)
+            .select_from(runs.outerjoin(artifacts, condition))
             .where(of_run(runs, key), runs.c.request.is_not(None))
             .order_by(artifacts.c.created_at, artifacts.c.name)
         )
@@ -97,10 +104,10 @@ class PostgresArtifacts:
 
     async def get(self, key: RunKey, name: str) -> StoredArtifact:
         """Return the metadata of a file."""
-        found = await self.find(key, name)
-        if not found:
+        artifacts_ = await self.find(key, name)
+        if not artifacts_:
             raise ArtifactNotFoundError(name)
-        return found[0]
+        return artifacts_[0]
 
     async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
         """Yield the contents of a file in chunks; each chunk is read when it is needed."""
@@ -121,8 +128,8 @@ class PostgresArtifacts:
             artifacts.c.sha256 == artifact.sha256,
         )
         async with transaction(self._engines.work, key.tenant) as connection:
-            found: bytes | None = await connection.scalar(piece)
-        return found
+            content: bytes | None = await connection.scalar(piece)
+        return content
 
 
 async def _owns(connection: AsyncConnection, key: RunKey, fence: int) -> bool:
@@ -139,18 +146,18 @@ async def _standing(connection: AsyncConnection, key: RunKey, new: NewArtifact) 
     Runs as a separate statement: the snapshot of the locking statement does not include rows
     committed while it waited for the lock.
     """
-    here = artifacts.c.slot == new.slot
-    same = here & (artifacts.c.name == new.name) & (artifacts.c.sha256 == new.sha256)
+    in_slot = artifacts.c.slot == new.slot
+    same = in_slot & (artifacts.c.name == new.name) & (artifacts.c.sha256 == new.sha256)
     query = select(
         func.coalesce(func.bool_or(same), False).label("same"),
-        func.count().filter(~here).label("count"),
-        func.coalesce(func.sum(artifacts.c.size_bytes).filter(~here), 0).label("bytes"),
+        func.count().filter(~in_slot).label("count"),
+        func.coalesce(func.sum(artifacts.c.size_bytes).filter(~in_slot), 0).label("bytes"),
     ).where(of_run(artifacts, key))
     return (await connection.execute(query)).one()
 
 
 async def _write(connection: AsyncConnection, key: RunKey, new: NewArtifact) -> None:
-    kept = {
+    values = {
         "name": new.name,
         "media_type": new.media_type,
         "size_bytes": len(new.data),
@@ -159,8 +166,8 @@ async def _write(connection: AsyncConnection, key: RunKey, new: NewArtifact) -> 
         "created_at": func.clock_timestamp(),
     }
     where = {"tenant_id": key.tenant, "run_id": key.run_id, "slot": new.slot}
-    statement = upsert(artifacts).values(**where, **kept)
-    replaced = {column: statement.excluded[column] for column in kept}
+    statement = upsert(artifacts).values(**where, **values)
+    replaced = {column: statement.excluded[column] for column in values}
     await connection.execute(
         statement.on_conflict_do_update(constraint="artifacts_one_a_slot", set_=replaced)
     )

@@ -65,11 +65,11 @@ async def list_audit(query: Annotated[AuditQuery, Query()], request: ApiRequest)
 
     The operator sees the acts of all tenants, or of the tenant given.
     """
-    caller, wanted = request.caller, query.model_dump()
+    caller, filters = request.caller, query.model_dump()
     if not caller.sees_all_tenants:
         if query.tenant not in (None, caller.tenant):
             raise OtherTenantError
-        wanted["tenant"] = caller.tenant
-    page = await request.service(PostgresAudit).find(**wanted)
+        filters["tenant"] = caller.tenant
+    page = await request.service(PostgresAudit).find(**filters)
     entries = [EntryView(**each) for each in page.items]
     return AuditView(entries=entries, next_cursor=page.next_cursor)

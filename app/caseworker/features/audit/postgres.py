@@ -56,15 +56,15 @@ class PostgresAudit:
         Raises:
             InvalidRunError: the cursor is invalid.
         """
-        asked = {"tenant": tenant, "limit": limit + 1, **filters, "place": None}
+        parameters = {"tenant": tenant, "limit": limit + 1, **filters, "place": None}
         if cursor is not None:
-            asked |= {"place": True, **decode_cursor("audit", cursor, _place_in)}
+            parameters |= {"place": True, **decode_cursor("audit", cursor, _place_in)}
         # An index decides a condition only if the statement has no others that may be null.
-        conditions = [of for name, of in _FILTERS.items() if asked[name] is not None]
+        conditions = [of for name, of in _FILTERS.items() if parameters[name] is not None]
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         statement = f"{_COLUMNS} {where} ORDER BY at DESC, entry_id DESC LIMIT %(limit)s"
         async with transaction(self._pool, tenant) as connection:
-            rows = (await connection.exec_driver_sql(statement, asked)).mappings().all()
+            rows = (await connection.exec_driver_sql(statement, parameters)).mappings().all()
         return page_of("audit", rows, limit, _place_of, dict)
 
 
@@ -81,5 +81,5 @@ def _place_in(place: Any) -> Mapping[str, Any]:
 
 async def drop_audit(connection: AsyncConnection, batch: Batch) -> bool:
     """Delete a batch of expired entries; return whether there may be more."""
-    gone = await connection.exec_driver_sql(_DROP, dict(batch))
-    return gone.rowcount == int(batch["limit"])
+    deleted = await connection.exec_driver_sql(_DROP, dict(batch))
+    return deleted.rowcount == int(batch["limit"])

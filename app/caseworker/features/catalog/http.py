@@ -95,10 +95,10 @@ class ModelView(View):
     ``responses``."""
 
     @classmethod
-    def of(cls, chosen: ChatModel, **more: Any) -> Self:
+    def of(cls, model: ChatModel, **more: Any) -> Self:
         """Return the view of a model. ``more`` holds the fields that a subclass adds."""
-        of_provider = {"provider": chosen.provider.name, "external": chosen.provider.external}
-        return cls.of_parts(chosen, **of_provider, **more)
+        of_provider = {"provider": model.provider.name, "external": model.provider.external}
+        return cls.of_parts(model, **of_provider, **more)
 
 
 class NamedModelView(ModelView):
@@ -108,9 +108,9 @@ class NamedModelView(ModelView):
     """Models to call if this one fails, in this order."""
 
     @classmethod
-    def with_fallbacks(cls, chosen: ChatModel) -> Self:
+    def with_fallbacks(cls, model: ChatModel) -> Self:
         """Return the view of a model and its fallbacks."""
-        return cls.of(chosen, fallbacks=[ModelView.of(each) for each in chosen.fallbacks])
+        return cls.of(model, fallbacks=[ModelView.of(each) for each in model.fallbacks])
 
 
 class ModelList(View):

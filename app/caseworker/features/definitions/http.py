@@ -214,7 +214,7 @@ REGISTERED: Responses = {
 }
 """OpenAPI responses for the routes that register a graph or agent."""
 
-_GONE: Responses = {204: {"description": "Deleted. Existing runs that use it are not affected."}}
+_DELETED: Responses = {204: {"description": "Deleted. Existing runs that use it are not affected."}}
 
 NamePath = Annotated[DefinitionName, Path(description="Name of the definition.")]
 VersionPath = Annotated[int, Path(description="Version number.", ge=1, le=MAX_VERSION)]
@@ -223,26 +223,26 @@ VersionPath = Annotated[int, Path(description="Version number.", ge=1, le=MAX_VE
 def definition_routes(
     kind: DefinitionKind,
     view: type[GraphDefinitionView | AgentDefinitionView],
-    many: type[DefinitionList],
+    list_view: type[DefinitionList],
 ) -> APIRouter:
     """Return a router that lists, reads and deletes definitions of one kind.
 
-    ``view`` is the response model for one definition and ``many`` for a list. The caller may add
-    more routes to the router.
+    ``view`` is the response model for one definition and ``list_view`` for a list. The caller may
+    add more routes to the router.
     """
     what = kind.value
     router = api_router(f"{what}s", prefix=f"/{what}s")
     not_found, in_use = NOT_FOUND[kind], IN_USE[kind]
-    found = answers(*EVERY_RUN_ROUTE, not_found)
+    responses_of_one = answers(*EVERY_RUN_ROUTE, not_found)
     deleting: dict[str, Any] = {
         "status_code": HTTPStatus.NO_CONTENT,
-        "responses": {**answers(*EVERY_RUN_ROUTE, not_found, in_use), **_GONE},
+        "responses": {**answers(*EVERY_RUN_ROUTE, not_found, in_use), **_DELETED},
     }
     about = f"a{'n' if what[0] in 'aeiou' else ''} {what}"
 
     @router.get(
         "",
-        response_model=many,
+        response_model=list_view,
         responses=answers(*EVERY_RUN_ROUTE),
         name=f"list_{what}s",
         description=f"List the newest version of each registered {what}, sorted by name.",
@@ -251,12 +251,12 @@ def definition_routes(
         page = await request.service(Definitions).store.find(
             request.caller.tenant, kind, limit=query.limit, cursor=query.cursor
         )
-        return many.of(page, request.root)
+        return list_view.of(page, request.root)
 
     @router.get(
         "/{name}",
         response_model=view,
-        responses=found,
+        responses=responses_of_one,
         name=f"get_{what}",
         description=f"Return the newest version of {about}.",
     )
@@ -267,8 +267,8 @@ def definition_routes(
 
     @router.get(
         "/{name}/versions",
-        response_model=many,
-        responses=found,
+        response_model=list_view,
+        responses=responses_of_one,
         name=f"list_{what}_versions",
         description=f"List the versions of {about}, newest first.",
     )
@@ -281,12 +281,12 @@ def definition_routes(
             limit=query.limit,
             cursor=query.cursor,
         )
-        return many.of(page, request.root)
+        return list_view.of(page, request.root)
 
     @router.get(
         "/{name}/versions/{version}",
         response_model=view,
-        responses=found,
+        responses=responses_of_one,
         name=f"get_{what}_version",
         description=f"Return one version of {about}.",
     )

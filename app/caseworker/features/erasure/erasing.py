@@ -46,31 +46,31 @@ class Erasing:
             StoreUnavailableError: the database is unavailable or too busy.
         """
         clock = asyncio.get_running_loop().time
-        ends_at, done = clock() + WORK_SECONDS, Erasure()
-        done.schedules = await self._store.close(subject)
+        ends_at, erasure = clock() + WORK_SECONDS, Erasure()
+        erasure.schedules = await self._store.close(subject)
         waiting = set[str]()
         while clock() < ends_at:
             seeds = await self._store.runs_of(subject, limit=BATCH_RUNS, excluding=waiting)
             if not (seeds or waiting):
-                done.threads, done.complete = await self._store.finish(subject), True
+                erasure.threads, erasure.complete = await self._store.finish(subject), True
                 await self._store.record(subject, tenant)
                 break
             if not seeds:
-                done.waiting = len(waiting)
+                erasure.waiting = len(waiting)
                 await asyncio.sleep(CHECK_SECONDS)
                 waiting = set()
                 continue
             links = await self._links(subject, seeds)
             groups = {seed: _with_descendants(seed, links) for seed in seeds}
             batch = await self._store.erase_runs(subject, groups.values())
-            done.runs += len(batch.erased)
+            erasure.runs += len(batch.erased)
             waiting |= groups.keys() - batch.erased
             async with asyncio.TaskGroup() as cancels:
                 for run_id in batch.active:
                     key = RunKey(subject.tenant, run_id)
                     cancels.create_task(self._runs.cancel(key, by=by, reason=REASON))
-        done.waiting = 0 if done.complete else len(waiting) or done.waiting
-        return done
+        erasure.waiting = 0 if erasure.complete else len(waiting) or erasure.waiting
+        return erasure
 
     async def _links(self, subject: Subject, run_ids: Sequence[str]) -> Mapping[str, Sequence[str]]:
         if subject.metadata is None:
@@ -80,10 +80,10 @@ class Erasing:
 
 def _with_descendants(run_id: str, links: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return a run with its forks and children, and theirs."""
-    found, left = set[str](), [run_id]
-    while left:
-        one = left.pop()
-        if one not in found:
-            found.add(one)
-            left += links.get(one, ())
-    return frozenset(found)
+    group, pending = set[str](), [run_id]
+    while pending:
+        one = pending.pop()
+        if one not in group:
+            group.add(one)
+            pending += links.get(one, ())
+    return frozenset(group)

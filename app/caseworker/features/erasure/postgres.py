@@ -88,14 +88,14 @@ class Subject:
 
     def rows_of(self, table: Table) -> Sequence[ColumnElement[bool]]:
         """Return the conditions for the rows of a table that belong to the subject."""
-        named = (
+        matches = (
             or_(*(table.c.metadata.contains({key: one}) for one in json_of_text(value)))
             for key, value in (self.metadata or {}).items()
         )
-        return [table.c.tenant_id == self.tenant, *named]
+        return [table.c.tenant_id == self.tenant, *matches]
 
     @property
-    def named(self) -> str:
+    def description(self) -> str:
         """Name for the audit log: keys of the metadata, or a digest of the tenant's name."""
         if self.metadata is None:
             return f"tenant sha256:{hashlib.sha256(self.tenant.encode()).hexdigest()[:16]}"
@@ -131,7 +131,7 @@ class PostgresErasure:
             InvalidRunError: no API key would remain, so the service would need none.
         """
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
-            gone = await connection.execute(
+            deleted = await connection.execute(
                 delete(self._schedules).where(*subject.rows_of(self._schedules))
             )
             if subject.metadata is None:
@@ -140,22 +140,22 @@ class PostgresErasure:
                 )
                 if keys.rowcount and not await connection.scalar(select(exists(self._keys))):
                     raise InvalidRunError("tenant", _LAST_KEYS)
-        return gone.rowcount
+        return deleted.rowcount
 
     async def descendants(self, tenant: str, run_ids: Iterable[str]) -> Mapping[str, Sequence[str]]:
         """Return the forks, children and later answers of these runs, of those, and so on."""
-        found = dict[str, list[str]]()
-        left = list(run_ids)
+        descendants_of = dict[str, list[str]]()
+        pending = list(run_ids)
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
-            while left:
-                found |= {run_id: [] for run_id in left}
-                asked = {"tenant": tenant, "run_ids": left}
-                rows = [*await connection.exec_driver_sql(_FORKS, asked)]
-                rows += await connection.exec_driver_sql(_ANSWERS, asked)
+            while pending:
+                descendants_of |= {run_id: [] for run_id in pending}
+                parameters = {"tenant": tenant, "run_ids": pending}
+                rows = [*await connection.exec_driver_sql(_FORKS, parameters)]
+                rows += await connection.exec_driver_sql(_ANSWERS, parameters)
                 for run_id, origin in rows:
-                    found[origin].append(run_id)
-                left = list({run_id for run_id, _ in rows} - found.keys())
-        return found
+                    descendants_of[origin].append(run_id)
+                pending = list({run_id for run_id, _ in rows} - descendants_of.keys())
+        return descendants_of
 
     async def runs_of(
         self, subject: Subject, *, limit: int, excluding: Collection[str]
@@ -166,8 +166,8 @@ class PostgresErasure:
         if subject.metadata is None:
             query = select(runs.c.run_id).where(runs.c.tenant_id == subject.tenant, *other)
         else:
-            wanted = RunFilter(metadata=subject.metadata, limit=limit)
-            by_run = with_metadata(subject.tenant, wanted, other).limit(limit)
+            run_filter = RunFilter(metadata=subject.metadata, limit=limit)
+            by_run = with_metadata(subject.tenant, run_filter, other).limit(limit)
             by_thread = self._runs_of_threads(subject, other, limit)
             query = union(*(select(part.subquery().c.run_id) for part in (by_run, by_thread)))
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
@@ -189,19 +189,18 @@ class PostgresErasure:
             .limit(limit)
             .lateral("of_thread")
         )
-        joined = self._threads.join(of_thread, true())
-        wanted = select(of_thread.c.run_id).select_from(joined)
-        return wanted.where(*subject.rows_of(self._threads)).limit(limit)
+        query = select(of_thread.c.run_id).select_from(self._threads.join(of_thread, true()))
+        return query.where(*subject.rows_of(self._threads)).limit(limit)
 
     async def erase_runs(self, subject: Subject, groups: Iterable[Set[str]]) -> ErasedBatch:
         """Erase each group of runs that have all ended."""
         groups = list(groups)
-        named = set[str]().union(*groups)
+        run_ids = set[str]().union(*groups)
         locked = (
             select(runs.c.run_id, runs.c.status, runs.c.fence, runs.c.cancel_requested_at)
             .where(
                 runs.c.tenant_id == subject.tenant,
-                runs.c.run_id.in_(named),
+                runs.c.run_id.in_(run_ids),
                 runs.c.request.is_not(None),
             )
             .order_by(runs.c.run_id)
@@ -219,7 +218,7 @@ class PostgresErasure:
     async def finish(self, subject: Subject) -> int:
         """Erase everything but the runs, which must be gone; return the number of threads."""
         async with transaction(self._pool, statement_ms=STATEMENT_MS) as connection:
-            gone = await connection.execute(
+            deleted = await connection.execute(
                 delete(self._threads).where(*subject.rows_of(self._threads))
             )
             if subject.metadata is None:
@@ -229,12 +228,12 @@ class PostgresErasure:
                 for table in sorted(tables, key=_COUNTS.__contains__):
                     drop = f'DELETE FROM "{table}" WHERE tenant_id = %s'  # noqa: S608
                     await connection.exec_driver_sql(drop, (subject.tenant,))
-        return gone.rowcount
+        return deleted.rowcount
 
     async def record(self, subject: Subject, by: str) -> None:
         """Record the erasure in the audit log of the tenant ``by``."""
         async with transaction(self._pool) as connection:
-            await record(connection, by, Act.DATA_ERASED, subject.named)
+            await record(connection, by, Act.DATA_ERASED, subject.description)
 
     async def _delete(
         self, connection: AsyncConnection, subject: Subject, fences: Mapping[str, int]
@@ -246,14 +245,16 @@ class PostgresErasure:
             messages.c.tenant_id == subject.tenant, messages.c.run_id.in_(fences)
         )
         for thread_id, parent_id in (await connection.execute(answers)).all():
-            asked = (
+            message_conditions = (
                 messages.c.tenant_id == subject.tenant,
                 messages.c.thread_id == thread_id,
                 messages.c.message_id == parent_id,
                 messages.c.role == "user",
             )
-            await connection.execute(update(messages).where(*asked).values(content=ERASED_TEXT))
+            await connection.execute(
+                update(messages).where(*message_conditions).values(content=ERASED_TEXT)
+            )
         await delete_runs(connection, subject.tenant, list(fences))
         if subject.metadata is not None:
-            kept = [(subject.tenant, run_id, fence) for run_id, fence in fences.items()]
-            await connection.exec_driver_sql(KEEP_FENCE, kept)
+            fences_to_keep = [(subject.tenant, run_id, fence) for run_id, fence in fences.items()]
+            await connection.exec_driver_sql(KEEP_FENCE, fences_to_keep)

@@ -44,11 +44,11 @@ class Children:
         Raises:
             ProblemError: the parent does not exist, has ended, or may not have this child.
         """
-        own = request.caller.run_id
+        run_of_key = request.caller.run_id
         if not isinstance(body, ExternalBody):
             raise invalid("kind", "The key of a run only creates runs of kind external.")
-        parent = own if body.parent is None else body.parent.run_id
-        if parent is None or own not in (None, parent):
+        parent = run_of_key if body.parent is None else body.parent.run_id
+        if parent is None or run_of_key not in (None, parent):
             raise invalid("parent.run_id", "The key of a run only creates children of this run.")
         await request.require_still(KeyScope.RUN)
         key = RunKey(request.caller.tenant, parent)

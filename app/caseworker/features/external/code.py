@@ -116,13 +116,13 @@ async def run_code(
     work, usual = StepWork(context), execution_context(context, step_input)
     if function.blocking:  # its thread has no event loop
         work.session.touch()
-    own = {each.name: getattr(usual, each.name) for each in fields(usual)}
+    limits_ = {each.name: getattr(usual, each.name) for each in fields(usual)}
     try:
         try:
             async with asyncio.timeout(None) as limit:
                 work.limit = limit
-                running = function.execute(CodeContext(**own, **about, work=work))
-                found = await contained(running, passing=STOPS)
+                running = function.execute(CodeContext(**limits_, **about, work=work))
+                result = await contained(running, passing=STOPS)
         finally:
             await work.close()
     except (Exception, BaseExceptionGroup):
@@ -130,7 +130,7 @@ async def run_code(
             raise
     if (stop := work.stop) is not None:
         raise stop.with_traceback(None)
-    return found
+    return result
 
 
 class StepWork:
@@ -199,19 +199,23 @@ class StepWork:
         signature, name = inspect.signature(fn), getattr(fn, "__name__", type(fn).__name__)
         self.session.journaled_tools.add(name)
 
-        async def made(*args: Any, **kwargs: Any) -> Any:
-            given = _JSON.dump_python(dict(signature.bind(*args, **kwargs).arguments), mode="json")
+        async def call_function(*args: Any, **kwargs: Any) -> Any:
+            arguments = _JSON.dump_python(
+                dict(signature.bind(*args, **kwargs).arguments), mode="json"
+            )
             return await self.call(
                 partial(fn, *args, **kwargs),
                 name,
-                json.dumps([name, given], sort_keys=True),
+                json.dumps([name, arguments], sort_keys=True),
                 per_attempt={Dimension.TOOL_CALLS: 1},
                 repeatable=idempotent,
-                metadata={"args": self.context.service(ModelGateway).display(given)},
+                metadata={"args": self.context.service(ModelGateway).display(arguments)},
             )
 
         blocking = self.is_in_thread
-        return wraps(fn)((lambda *a, **k: self.awaited(made(*a, **k))) if blocking else made)
+        return wraps(fn)(
+            (lambda *a, **k: self.awaited(call_function(*a, **k))) if blocking else call_function
+        )
 
     async def call(self, fn: Callable[[], Any], name: str, text: str, **about: Any) -> Any:
         """Call a function and return its result as JSON, or the recorded result.
@@ -242,14 +246,14 @@ class StepWork:
         self.check()
         digest, number = self._next(question)
         path = self.context.path.call("ask", f"{digest}-{number}")
-        asked = Question(
+        question_ = Question(
             subject=self.context.node_id,
             message=question,
             arguments={},
             schema=None,
             timeout_seconds=timeout_seconds,
         )
-        return await self.context.service(Approvals).decision(self.context, path, asked)
+        return await self.context.service(Approvals).decision(self.context, path, question_)
 
     def _next(self, text: str) -> tuple[str, int]:
         """Return the digest of a text, and how often the function has used it."""
@@ -275,17 +279,19 @@ class _FunctionCall(Call):
         try:
             return Reply(await contained(self._result(), passing=STOPS))
         except Exception as error:
-            said, kind = message_of_error(error), class_of(error)
-            raise AttemptError(said, error_class=kind, retryable=False) from error
+            message, kind = message_of_error(error), class_of(error)
+            raise AttemptError(message, error_class=kind, retryable=False) from error
 
     async def _result(self) -> Any:
         if inspect.iscoroutinefunction(self.function):
-            found = await self.function()
+            result = await self.function()
         else:
-            found = await in_thread(self.function, self.threads, passing=STOPS)
-            found = await found if is_awaitable(found) else found
-        most = self.limits.max_value_bytes
-        return (await result_of_async([found], threads=self.threads, max_bytes=most))["value"][0]
+            result = await in_thread(self.function, self.threads, passing=STOPS)
+            result = await result if is_awaitable(result) else result
+        max_bytes = self.limits.max_value_bytes
+        return (await result_of_async([result], threads=self.threads, max_bytes=max_bytes))[
+            "value"
+        ][0]
 
 
 class StepModels:
@@ -380,12 +386,12 @@ class _Transport(nullcontext[None]):
         """Answer a request from a thread; a stream is read to its end first."""
         content = request.read()
 
-        async def whole() -> Any:
+        async def read_reply() -> Any:
             reply = await self._reply(request, content)
             about = {"headers": reply.headers, "content": await reply.aread()}
             return self._library.Response(reply.status_code, **about)
 
-        return self._work.awaited(whole())
+        return self._work.awaited(read_reply())
 
     async def _reply(self, request: Any, content: bytes) -> Any:
         work = self._work

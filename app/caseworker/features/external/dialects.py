@@ -94,12 +94,12 @@ def too_many_values() -> RefusedBodyError:
     return RefusedBodyError("invalid_request", message)
 
 
-def _has_more_values(body: Mapping[str, Any], most: int) -> bool:
-    found: list[Any] = [body]
-    for value in found:
+def _has_more_values(body: Mapping[str, Any], limit: int) -> bool:
+    values: list[Any] = [body]
+    for value in values:
         inner = value.values() if isinstance(value, dict) else value
-        found += inner if isinstance(value, dict | list) else ()
-        if len(found) > most:
+        values += inner if isinstance(value, dict | list) else ()
+        if len(values) > limit:
             return True
     return False
 
@@ -125,14 +125,14 @@ def references_in(parts: Sequence[Part]) -> Sequence[tuple[str, str]]:
     return [(each.place, each.value if is_id(each.value) else "") for each in references]
 
 
-def require_known(references: Sequence[tuple[str, str]], known: Container[str]) -> None:
+def require_known(references: Sequence[tuple[str, str]], known_ids: Container[str]) -> None:
     """Check that the objects to which a body refers are known.
 
     Raises:
         RefusedBodyError: one of them is not.
     """
     for place, reference in references:
-        if reference not in known:
+        if reference not in known_ids:
             message = f"The field {place} is not offered: {_UNKNOWN}."
             raise RefusedBodyError("unsupported_field", message, place)
 

@@ -35,8 +35,8 @@ def open_external(parts: Parts) -> Opened:
     stale_seconds = parts.settings.worker.stale_after_seconds
     attempts = PostgresAttempts(parts.engines.work, stale_seconds=stale_seconds)
     server = parts.settings.server
-    if (own := parts.services.get(Address)) is not None:
-        sessions.secret = own.secret
+    if (address := parts.services.get(Address)) is not None:
+        sessions.secret = address.secret
     sessions.note_objects = attempts.note_objects
     sessions.known_objects = attempts.known_objects
     sessions.free_fields = _free_fields(parts.settings)
@@ -68,7 +68,7 @@ def open_external(parts: Parts) -> Opened:
         attempts=attempts,
         runs=parts.service(RunService),
         forwarder=forwarder,
-        own=own,
+        address=address,
     )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
     keys = RunKeys(KEY_PREFIX, caller_of)

@@ -37,8 +37,8 @@ from caseworker.features.external.refusals import (
     provider_failed,
 )
 from caseworker.features.external.session import (
-    Asked,
     Flight,
+    GatewayRequest,
     Session,
     Sessions,
     UnknownModelError,
@@ -128,10 +128,12 @@ def _in_shape(answer: _Answer, dialect: Dialect) -> Callable[[Request], Awaitabl
         if (deadline := request.scope.get(DEADLINE)) is not None:
             deadline.form = lambda problem: _response(of_problem(problem), dialect)
             deadline.extend()
-        asked = ApiRequest(request, ANYBODY)
-        most = asked.limits if dialect is MCP else _limits(request)
-        asked.limits = replace(asked.limits, max_body_bytes=most.max_body_bytes, max_graph_bytes=0)
-        return await _shaped(_owned(answer, asked, dialect), dialect)
+        api_request = ApiRequest(request, ANYBODY)
+        limits = api_request.limits if dialect is MCP else _limits(request)
+        api_request.limits = replace(
+            api_request.limits, max_body_bytes=limits.max_body_bytes, max_graph_bytes=0
+        )
+        return await _shaped(_owned(answer, api_request, dialect), dialect)
 
     return answered
 
@@ -171,15 +173,15 @@ async def reply_to(
     Returns status, headers and body, which is an iterator for a stream. ``path`` is the path of an
     API below any base URL.
     """
-    found = next((each for each in DIALECTS if path.endswith(each.path.removeprefix(_V1))), None)
-    dialect = found or DIALECTS[0]
+    matching = next((each for each in DIALECTS if path.endswith(each.path.removeprefix(_V1))), None)
+    dialect = matching or DIALECTS[0]
 
     async def answer() -> Response:
-        if found is None:
+        if matching is None:
             return await _unknown(None, dialect)
         parsed = partial(json.loads, content)
         body = await _read(sessions, session, dialect, parsed, len(content))
-        flight = _begun(session, _asked(session, dialect, body, headers), headers)
+        flight = _start(session, _request_of(session, dialect, body, headers), headers)
         return await _answered(None, dialect, session, flight, linger_seconds=0)
 
     reply = cast("Response", await _shaped(answer(), dialect))
@@ -193,16 +195,16 @@ async def _called(request: ApiRequest, dialect: Dialect) -> Response:
     state, session = await _session_of(request)
     found_at = time.monotonic()
     body = await _body_of(request, dialect, session)
-    asked = _asked(session, dialect, body, request.headers)
+    call_request = _request_of(session, dialect, body, request.headers)
     await _begin_attempt(request, state, session, found_at)
-    flight = _begun(session, asked, request.headers)
+    flight = _start(session, call_request, request.headers)
     linger_seconds = _limits(request).linger_seconds
     return await _answered(request, dialect, session, flight, linger_seconds=linger_seconds)
 
 
-def _asked(
+def _request_of(
     session: Session, dialect: Dialect, body: ClientBody, headers: Mapping[str, str]
-) -> Asked:
+) -> GatewayRequest:
     """Return the request for a model call.
 
     In a run that limits its spending, the tools that the provider executes get a limit of uses.
@@ -220,13 +222,13 @@ def _asked(
         limited = limited_uses(document, tools, uses_field=uses_field)
         body = replace(body, document={**document, **limited}, provider_tools=tools)
     passed_on = _passed_on(headers)
-    return Asked(dialect=dialect, alias=alias, model=model, body=body, headers=passed_on)
+    return GatewayRequest(dialect=dialect, alias=alias, model=model, body=body, headers=passed_on)
 
 
-def _begun(session: Session, asked: Asked, headers: Mapping[str, str]) -> Flight:
+def _start(session: Session, call_request: GatewayRequest, headers: Mapping[str, str]) -> Flight:
     """Begin a model call, or join the one that the request repeats."""
     return session.answer(
-        asked,
+        call_request,
         call_key=headers.get("x-caseworker-call-key") or headers.get("idempotency-key"),
         is_retry=headers.get("x-stainless-retry-count", "0") != "0",
         lane=headers.get("x-caseworker-lane", "")[:MAX_LANE_CHARS],
@@ -356,13 +358,15 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
     """
     shared: HttpContext = request.app.state.shared
     credential, sessions = _credential_of(request), shared.services[Sessions]
-    if credential and (own := sessions.with_key(credential)) is not None:
-        await _enter(request, own.key.tenant)
-        if isinstance(own.stop, HandOver):  # the next owner executes the step with another key
+    if credential and (session_of_step := sessions.with_key(credential)) is not None:
+        await _enter(request, session_of_step.key.tenant)
+        if isinstance(
+            session_of_step.stop, HandOver
+        ):  # the next owner executes the step with another key
             raise ProblemError(NOT_OWNED)
-        if own.stop is not None:
-            raise RefusedError(stopped(own.stop))
-        return None, own
+        if session_of_step.stop is not None:
+            raise RefusedError(stopped(session_of_step.stop))
+        return None, session_of_step
     state = credential and await _attempts(request).find(sha256_of(credential))
     if not state:
         owners: Owners = shared.services[Owners]
@@ -462,10 +466,10 @@ async def _read(
         size = size_bytes // BYTES_PER_CHAR
         body = await sessions.reading.call(read, size)
         if references := references_in(body.parts):
-            tenant, named = session.key.tenant, [each for _, each in references]
-            known = await sessions.known_objects(tenant, named)
-            require_known(references, known)
-            body = replace(body, references=known)
+            tenant, ids = session.key.tenant, [each for _, each in references]
+            known_ids = await sessions.known_objects(tenant, ids)
+            require_known(references, known_ids)
+            body = replace(body, references=known_ids)
     return body
 
 
@@ -490,11 +494,11 @@ async def _content_of(request: ApiRequest) -> bytes:
     content, shared = await request.body(), request.app.state.shared
     if _COUNTED in request.scope:  # a request may be answered again, by the next owner
         return content
-    request.scope[_COUNTED], held = True, memory_of(content)
-    if held > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
+    request.scope[_COUNTED], memory_bytes = True, memory_of(content)
+    if memory_bytes > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
         tenant = request.scope.get("tenant")
-        request.scope[RELEASES].append(partial(shared.bodies.release, held, tenant))
-        shared.bodies.hold(held, tenant)
+        request.scope[RELEASES].append(partial(shared.bodies.release, memory_bytes, tenant))
+        shared.bodies.hold(memory_bytes, tenant)
     return content
 
 
@@ -531,13 +535,13 @@ def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tu
 
 def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of a request that the provider receives."""
-    named: dict[str, str] = {}
+    passed: dict[str, str] = {}
     for name, value in headers.items():
         if name in PASSED_ON:
-            named[name] = f"{named[name]}, {value}" if name in named else value
+            passed[name] = f"{passed[name]}, {value}" if name in passed else value
     return {
         name: value
-        for name, value in named.items()
+        for name, value in passed.items()
         if value and value.isascii() and value.isprintable()
     }
 
@@ -570,7 +574,7 @@ async def _answered(
             await asyncio.wait((head,))
         else:
             await while_connected(request, head)
-        found = head.result()
+        reply_head = head.result()
     except (Stop, CallFailedError, asyncio.CancelledError) as error:
         if not head.done():  # this task was cancelled
             raise
@@ -581,12 +585,12 @@ async def _answered(
     finally:
         if not head.done():
             flight.leave(linger_seconds)
-    if found.content is not None:
+    if reply_head.content is not None:
         session.delivered(flight)
-        return Response(found.content, found.status, dict(found.headers))
-    headers = {**found.headers, "X-Accel-Buffering": "no"}
+        return Response(reply_head.content, reply_head.status, dict(reply_head.headers))
+    headers = {**reply_head.headers, "X-Accel-Buffering": "no"}
     parts = _stream(dialect, session, flight, linger_seconds)
-    return StreamingResponse(parts, found.status, headers)
+    return StreamingResponse(parts, reply_head.status, headers)
 
 
 async def _stream(

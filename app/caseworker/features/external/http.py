@@ -137,7 +137,10 @@ async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView | Re
     if session is None:
         return HeartbeatView(run_id=run_id, status=run.status, left={})
     return HeartbeatView(
-        run_id=run_id, status=run.status, left=session.left(), opened_at=session.opened_at
+        run_id=run_id,
+        status=run.status,
+        left=session.remaining_limits(),
+        opened_at=session.opened_at,
     )
 
 
@@ -167,8 +170,8 @@ async def _answered_elsewhere(request: ApiRequest, run: Run) -> Response | None:
 def _ended_like(run: Run, body: FinishBody) -> bool:
     """Return whether a run has ended as a finish with this body ends it."""
     if body.error is None:
-        done = run.status is RunStatus.COMPLETED
-        return done and (run.result or {}).get("output") == body.output
+        is_completed = run.status is RunStatus.COMPLETED
+        return is_completed and (run.result or {}).get("output") == body.output
     stop, error = run.stop or {}, reported(body.error.class_, body.error.message)
     ended = run.status, stop.get("error_class"), stop.get("reason")
     return ended == (RunStatus.FAILED, class_of(error), message_of_error(error))

@@ -89,16 +89,16 @@ class ToolServer(McpAnswer):
         )
 
     async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
-            return await self._result(context, params, begun)
+            return await self._result(context, params, started)
         except HandOver:
-            return await self._result_of_next_owner(context, begun)
+            return await self._result_of_next_owner(context, started)
         except Stop as stop:
             _refuse(stop)
 
     async def _result(
-        self, context: Context, params: CallToolRequestParams, begun: float
+        self, context: Context, params: CallToolRequestParams, started: float
     ) -> CallToolResult:
         """Execute a call, or join the call of an equal request.
 
@@ -112,20 +112,20 @@ class ToolServer(McpAnswer):
         request = (self._client, context.request_id or "")
         try:
             with self._session.tools.requested(request, task):
-                await _done(task, context, begun)
+                await _wait_with_progress(task, context, started)
         except asyncio.CancelledError:
             call.is_open = True  # an equal request gets the result that this client did not get
             raise
         return _as_result(self._raise_end() if task.cancelled() else task.result())
 
-    async def _result_of_next_owner(self, context: Context, begun: float) -> CallToolResult:
+    async def _result_of_next_owner(self, context: Context, started: float) -> CallToolResult:
         """Return the result that the next owner of the run sends for the same request.
 
         The reply to the client may have started, so it is read here and not passed on.
         """
         repeated = asyncio.ensure_future(self._repeat())
         try:
-            await _done(repeated, context, begun)
+            await _wait_with_progress(repeated, context, started)
         finally:
             repeated.cancel()
         reply = _response_in(repeated.result())
@@ -148,11 +148,11 @@ class ToolServer(McpAnswer):
             raise MCPError(STOPPED, str(error), {"code": SERVER_LOST}) from None
 
 
-async def _done(task: asyncio.Future[T], context: Context, begun: float) -> None:
-    """Wait until a task ends; notify the client of the progress since the time ``begun``."""
+async def _wait_with_progress(task: asyncio.Future[T], context: Context, started: float) -> None:
+    """Wait until a task ends; notify the client of the progress since the time ``started``."""
     while not (await asyncio.wait((task,), timeout=PROGRESS_SECONDS))[0]:
         with suppress(Exception):
-            await context.session.report_progress(time.monotonic() - begun)
+            await context.session.report_progress(time.monotonic() - started)
 
 
 def _response_in(content: bytes) -> Mapping[str, Any]:

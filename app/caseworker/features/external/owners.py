@@ -54,7 +54,7 @@ class Owners:
     attempts: PostgresAttempts
     runs: RunService
     forwarder: Forwarder
-    own: Address | None
+    address: Address | None
     """Address of this process; None if it owns no runs."""
 
     async def answer(self, request: Request, content: bytes, key: RunKey) -> Response | None:
@@ -86,10 +86,12 @@ class Owners:
             while state.status is RunStatus.QUEUED and state.parent is not None:
                 line.append(RunKey(key.tenant, state.parent))
                 state = await self.attempts.owner_of(line[-1])
-            is_here = state.address in (None, self.own) and self.sessions.get(line[-1]) is not None
+            is_here = (
+                state.address in (None, self.address) and self.sessions.get(line[-1]) is not None
+            )
             owner = None if is_here else state.address
             if not self.runs.takes_runs and owner is None:
-                heir = await self.attempts.any_owner(self.own)
+                heir = await self.attempts.any_owner(self.address)
                 if heir is None:
                     raise _not_owned(request)
                 owner = None if is_here else heir
@@ -97,7 +99,7 @@ class Owners:
                 await self.runs.take(line[-2])
             elif state.status is RunStatus.QUEUED:
                 await self.runs.take(line[-1])
-            if owner is not None and owner != self.own:
+            if owner is not None and owner != self.address:
                 if request.scope.get(FORWARDED):
                     raise _not_owned(request)
                 try:
@@ -138,7 +140,7 @@ class Owners:
         clock = asyncio.get_running_loop().time
         until = clock() + RECOVERY_SECONDS
         while not request.scope.get(FORWARDED) and clock() < until:
-            if (address := await self.attempts.any_owner(self.own)) is None:
+            if (address := await self.attempts.any_owner(self.address)) is None:
                 break
             try:
                 return await self.forwarder.forward(request, content, address)
@@ -158,7 +160,7 @@ class Owners:
         owner = (await self.attempts.owner_of(run)).address
         # The same work for a run that has no owner or does not exist, which nobody may find out.
         is_genuine = is_made_with(key, "" if owner is None else owner.secret)
-        if owner is None or owner == self.own or not is_genuine:
+        if owner is None or owner == self.address or not is_genuine:
             return None
         return run.tenant, owner
 

@@ -145,13 +145,13 @@ class PostgresAttempts:
 
         If ``renew`` and no call was made with the newest key, that attempt gets the new key.
         """
-        asked = {"tenant": key.tenant, "run_id": key.run_id, "sha256": sha256, "renew": renew}
+        parameters = {"tenant": key.tenant, "run_id": key.run_id, "sha256": sha256, "renew": renew}
         async with transaction(self._pool, key.tenant) as connection:
             await connection.exec_driver_sql(_LOCK, (key.tenant, key.run_id))
-            renewed = (await connection.exec_driver_sql(_RENEW, asked)).scalar_one_or_none()
+            renewed = (await connection.exec_driver_sql(_RENEW, parameters)).scalar_one_or_none()
             if renewed is not None:
                 return int(renewed)
-            return int((await connection.exec_driver_sql(_OPEN, asked)).scalar_one())
+            return int((await connection.exec_driver_sql(_OPEN, parameters)).scalar_one())
 
     async def use(self, sha256: bytes) -> bool:
         """Note that a call is made with a key; return whether it is the first one."""
@@ -210,7 +210,7 @@ class PostgresAttempts:
     async def any_owner(self, other_than: Address | None = None) -> Address | None:
         """Return the address of a living process that accepts runs, or None."""
         but = {} if other_than is None else other_than.to_json()
-        asked = (json.dumps(but), self._stale_seconds)
+        parameters = (json.dumps(but), self._stale_seconds)
         async with transaction(self._pool) as connection:
-            address = (await connection.exec_driver_sql(_WORKER, asked)).scalar_one_or_none()
+            address = (await connection.exec_driver_sql(_WORKER, parameters)).scalar_one_or_none()
         return address and Address(**address)

@@ -55,10 +55,10 @@ class RecordedCalls:
 
     def __init__(self, calls: Iterable[RecordedCall]) -> None:
         """Start with the calls of earlier executions."""
-        self._made = defaultdict[str, list[RecordedCall]](list)
+        self._calls_by_digest = defaultdict[str, list[RecordedCall]](list)
         earlier = sorted(calls, key=lambda each: each.number)
         for call in earlier:
-            self._made[call.digest].append(call)
+            self._calls_by_digest[call.digest].append(call)
         self._count = len(earlier)
         self._attempt, self._replays, self._repeatable = 0, False, 0
         self.used = 0
@@ -69,7 +69,7 @@ class RecordedCalls:
 
     def __contains__(self, digest: object) -> bool:
         """Return whether a call was made for a request with this hash."""
-        return digest in self._made
+        return digest in self._calls_by_digest
 
     def opened(self, attempt: int, *, replays: bool) -> None:
         """Start the replay again for a new attempt."""
@@ -90,27 +90,31 @@ class RecordedCalls:
         ``diverged`` is called if the record does not contain the request, while recorded results
         are unused. A named lane gets no more recorded results then.
         """
-        made = self._made[digest]
+        equal_calls = self._calls_by_digest[digest]
         if self._replays and replays and lane not in self._diverged_lanes:
-            call = next((each for each in made if self.may_repeat(each, lane)), None)
+            call = next((each for each in equal_calls if self.may_repeat(each, lane)), None)
             if call is not None:
                 self.used += 1
                 self.replayed += 1
                 call.attempt, call.is_open = self._attempt, False
                 return call
-        call = next((each for each in made if each.is_open), None)
+        call = next((each for each in equal_calls if each.is_open), None)
         if call is None:
-            old = (each for each in made if each.attempt < self._attempt and not each.is_complete)
+            old = (
+                each
+                for each in equal_calls
+                if each.attempt < self._attempt and not each.is_complete
+            )
             if (interrupted := next(old, None)) is not None:
                 interrupted.attempt = self._attempt
             elif replays and self.unused and lane not in self._diverged_lanes:
                 diverged()
                 if lane:
                     self._diverged_lanes.add(lane)
-            number, attempt = made[-1].number + 1 if made else 1, self._attempt
+            number, attempt = equal_calls[-1].number + 1 if equal_calls else 1, self._attempt
             call = RecordedCall(digest=digest, number=number, attempt=attempt, made_in=attempt)
             call.place = self._count = self._count + 1
-            made.append(call)
+            equal_calls.append(call)
         elif self._replays and self.may_repeat(call):  # the request may not be replayed
             self._repeatable -= 1
         call.attempt, call.lane, call.is_open = self._attempt, lane, False
@@ -124,7 +128,7 @@ class RecordedCalls:
     @property
     def every(self) -> list[RecordedCall]:
         """Every call so far, in order."""
-        every = (each for made in self._made.values() for each in made)
+        every = (each for equal_calls in self._calls_by_digest.values() for each in equal_calls)
         return sorted(every, key=lambda each: each.place)
 
     def may_repeat(self, call: RecordedCall, lane: str | None = None) -> bool:

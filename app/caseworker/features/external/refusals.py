@@ -83,8 +83,8 @@ def of_problem(problem: ProblemError) -> Refusal:
     """
     status = problem.kind.status
     headers: Mapping[str, str] = problem.headers or {}
-    asked = headers.get("Retry-After", problem.kind.retry_after_seconds)
-    seconds = None if asked is None else math.ceil(float(asked))
+    retry_after = headers.get("Retry-After", problem.kind.retry_after_seconds)
+    seconds = None if retry_after is None else math.ceil(float(retry_after))
     if status == HTTPStatus.TOO_MANY_REQUESTS and (seconds is None or seconds > MAX_RETRY_SECONDS):
         status, seconds = HTTPStatus.BAD_REQUEST, None
     if status == HTTPStatus.UNPROCESSABLE_ENTITY:

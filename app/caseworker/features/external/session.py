@@ -132,7 +132,7 @@ class _Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class GatewayRequest:
     """A request for a model call."""
 
     dialect: Dialect
@@ -147,9 +147,9 @@ class Asked:
         """Return the keyed hash by which a repeated request is recognised."""
         body = self.body
         hashes = [*sorted(body.hashes.items()), *body.item_hashes]
-        named = json.dumps([self.dialect.path, self.alias, hashes]).encode()
+        identity = json.dumps([self.dialect.path, self.alias, hashes]).encode()
         secret = tenant.encode()[:64]
-        return hashlib.blake2b(named, key=secret, digest_size=HASH_CHARS).hexdigest()
+        return hashlib.blake2b(identity, key=secret, digest_size=HASH_CHARS).hexdigest()
 
 
 class Flight:
@@ -220,8 +220,8 @@ class Session:
         self._flights: defaultdict[str, list[Flight]] = defaultdict(list)
         """Requests whose replies no client has received yet, by the hash of their content."""
         self._calls = RecordedCalls(self._recorded())
-        above = data.tools if parent is None else parent.tools.uses
-        uses = [each for each in data.tools if each in above]
+        allowed = data.tools if parent is None else parent.tools.uses
+        uses = [each for each in data.tools if each in allowed]
         self.tools: OfferedTools = OfferedTools(agents, uses, context)
         self._prompts: dict[tuple[str, str], tuple[StoredPrompt | None, str]] = {}
         """Conversations that a call has stored, with its key, by their lane and hash."""
@@ -259,12 +259,14 @@ class Session:
         """Number of the newest attempt whose client has made a call; 0 if none has."""
         return self._attempt
 
-    def left(self) -> dict[str, Any]:
+    def remaining_limits(self) -> dict[str, Any]:
         """Return the rest of each limit of the run, by its JSON name; None is unlimited."""
         limits = self.scope.tightest_limits()
-        left = {name.value: json_number(self.scope.remaining(name)) for name in limits}
+        remaining = {name.value: json_number(self.scope.remaining(name)) for name in limits}
         seconds = self.scope.remaining_seconds()
-        return left if seconds is None else {**left, "seconds": round(max(0.0, seconds), 3)}
+        return (
+            remaining if seconds is None else {**remaining, "seconds": round(max(0.0, seconds), 3)}
+        )
 
     def touch(self) -> None:
         """Note a sign of life of the client, which is also one of its parents."""
@@ -304,8 +306,8 @@ class Session:
             UnknownModelError: the run may not call a model of this name.
             WrongDialectError: the model has another API.
         """
-        table, known = self._models()
-        alias = known.get(name) or known.get(ANY_NAME)
+        table, names = self._models()
+        alias = names.get(name) or names.get(ANY_NAME)
         if alias is None:
             raise UnknownModelError(name)
         if not _speaks(table[alias], dialect):
@@ -317,11 +319,11 @@ class Session:
 
         Any other name is mapped to a configured one, which is listed too.
         """
-        table, known = self._models()
+        table, names = self._models()
         return [
             *dict.fromkeys(
                 alias if name == ANY_NAME else name
-                for name, alias in known.items()
+                for name, alias in names.items()
                 if _speaks(table[alias], dialect)
             )
         ]
@@ -334,13 +336,17 @@ class Session:
             table = table.restricted(AllowedModels(tuple(self._parent._models()[1].values())))
         if isinstance(allowed, dict):
             return table, {name: alias for name, alias in allowed.items() if alias in table}
-        kept = [alias for alias in table if allowed is None or alias in allowed]
-        own = {table[alias].model: alias for alias in reversed(kept)}
-        return table, {**dict.fromkeys(kept, ""), **own, **{alias: alias for alias in kept}}
+        aliases = [alias for alias in table if allowed is None or alias in allowed]
+        by_model_name = {table[alias].model: alias for alias in reversed(aliases)}
+        return table, {
+            **dict.fromkeys(aliases, ""),
+            **by_model_name,
+            **{alias: alias for alias in aliases},
+        }
 
     def answer(
         self,
-        asked: Asked,
+        call_request: GatewayRequest,
         *,
         call_key: str | None,
         is_retry: bool,
@@ -357,15 +363,15 @@ class Session:
         requests with equal content are two calls.
         """
         self.touch()
-        digest = asked.digest(self.key.tenant)
+        digest = call_request.digest(self.key.tenant)
         for flight in self._flights[digest]:
             if flight.is_repeated_by(call_key, is_retry=is_retry):
                 flight.join()
                 return flight
-        diverged = partial(self._note_divergence, lane, asked.body)
+        diverged = partial(self._note_divergence, lane, call_request.body)
         entry = self._calls.call_for(digest, lane, replays=replays, diverged=diverged)
         flight = Flight(digest, call_key)
-        work = self._call(asked, entry, flight)
+        work = self._call(call_request, entry, flight)
         path = self._context.path.call("llm", entry.key)
         flight.task = self._started(self._relayed(work, flight.relay), path)
         self._flights[digest].append(flight)
@@ -392,7 +398,7 @@ class Session:
         task = asyncio.create_task(work, name=f"gateway {self.key.run_id}")
         self._tasks.add(task)
         self._activity.working[task] = path
-        task.add_done_callback(self._left)
+        task.add_done_callback(self._on_call_end)
         return task
 
     async def _limited(self, work: Awaitable[T]) -> T:
@@ -402,14 +408,14 @@ class Session:
             Stop: a limit or a cancel request refused or interrupted the work.
         """
         try:
-            done = await work
+            result = await work
         except Stop as stop:
             if stop.is_limit:
                 self._stop = stop
             raise
         # A reply that the client has received whole must not be lost with this process.
         await self._context.calls.journal.barrier(external=True)
-        return done
+        return result
 
     def delivered(self, flight: Flight) -> None:
         """Note that a client has received its whole reply, so that no request joins it."""
@@ -419,7 +425,9 @@ class Session:
         if not flights:
             del self._flights[flight.digest]
 
-    async def _call(self, asked: Asked, entry: RecordedCall, flight: Flight) -> None:
+    async def _call(
+        self, call_request: GatewayRequest, entry: RecordedCall, flight: Flight
+    ) -> None:
         """Make a client's call, or replay it; its reply goes to the relay of ``flight``.
 
         Raises:
@@ -430,7 +438,7 @@ class Session:
         if self._stop is not None:
             raise self._stop
         if entry.answered is None:
-            entry.answered = await self._limited(self._perform(asked, entry, flight))
+            entry.answered = await self._limited(self._perform(call_request, entry, flight))
             entry.is_complete = True
             value = entry.answered.value
             if objects := value[WIRE].get(OBJECTS):
@@ -448,9 +456,11 @@ class Session:
             relay.begin(head)
             relay.write(head.content or b"")
 
-    async def _perform(self, asked: Asked, entry: RecordedCall, flight: Flight) -> Answered:
-        await self._report_tools(asked.body)
-        call, note_stored = await self._call_to(asked, entry, flight)
+    async def _perform(
+        self, call_request: GatewayRequest, entry: RecordedCall, flight: Flight
+    ) -> Answered:
+        await self._report_tools(call_request.body)
+        call, note_stored = await self._call_to(call_request, entry, flight)
         try:
             answered = await self._context.calls.perform(
                 call, parent=self._context.trace_parent, scope=self.scope
@@ -583,16 +593,16 @@ class Session:
         """
         clock = asyncio.get_running_loop().time
         while not self.ended.done():
-            left = self._heard_at + self._data.idle_seconds - clock()
-            if left <= 0 and not self._tasks and self._is_busy:
+            idle_seconds_left = self._heard_at + self._data.idle_seconds - clock()
+            if idle_seconds_left <= 0 and not self._tasks and self._is_busy:
                 self.touch()  # look again after the idle time
                 continue
-            if left <= 0 and not self._tasks:
+            if idle_seconds_left <= 0 and not self._tasks:
                 self._stop = _abandoned(self._data.idle_seconds)
                 raise self._stop
             await asyncio.wait(
                 (self.ended, *self._tasks),
-                timeout=left if left > 0 else None,
+                timeout=idle_seconds_left if idle_seconds_left > 0 else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
 
@@ -607,7 +617,7 @@ class Session:
             task.cancel()
         await until_done(tuple(self._tasks), self._context.run.grace_seconds)
 
-    def _left(self, task: "asyncio.Task[Any]") -> None:
+    def _on_call_end(self, task: "asyncio.Task[Any]") -> None:
         """Note the end of a call; halt the run if it was the last one below a reached limit."""
         forget_failure(task)
         self._tasks.discard(task)
@@ -623,13 +633,13 @@ class Session:
         prefix = self._context.path.call("llm", "").text
         recorded = self._context.calls.journal.recorded_below(prefix)
         for place, (key, one) in enumerate(recorded.items()):
-            done = one.outcome is CallOutcome.RESULT
-            wire = one.value[WIRE] if done else {}
+            is_complete = one.outcome is CallOutcome.RESULT
+            wire = one.value[WIRE] if is_complete else {}
             yield call_named(
                 key.removeprefix(prefix),
                 attempt=0 if one.taken_over else wire.get("attempt", 0),
                 lane=wire.get("lane", ""),
-                is_complete=done,
+                is_complete=is_complete,
                 is_open=one.outcome is CallOutcome.UNKNOWN,
                 place=place,
                 content=wire.get("content", {}),
@@ -678,12 +688,12 @@ class Session:
         A stored conversation is continued by one call, so that its calls are a sequence. The
         function notes that the call has stored the other messages.
         """
-        *beginnings, whole = ((entry.lane, each) for each in body.beginnings)
-        found = next((each for each in reversed(beginnings) if each in self._prompts), ("", ""))
-        stored, after = self._prompts.pop(found, (None, ""))
+        *beginnings, conversation = ((entry.lane, each) for each in body.beginnings)
+        longest = next((each for each in reversed(beginnings) if each in self._prompts), ("", ""))
+        stored, after = self._prompts.pop(longest, (None, ""))
         if not entry.is_complete:
             root = self._context.path.call("llm", entry.key).text
-            items = body.item_hashes[beginnings.index(found) if stored else 0 :]
+            items = body.item_hashes[beginnings.index(longest) if stored else 0 :]
             entry.content = {
                 "fields": _short(body.hashes),
                 "items": " ".join(map(_shortened, items)),
@@ -694,34 +704,37 @@ class Session:
         def note() -> None:
             if entry.attempt and (root := entry.content.get("root")):
                 prompt = StoredPrompt(root, len(body.messages), body.hashes)
-                self._prompts[whole] = prompt, entry.key
+                self._prompts[conversation] = prompt, entry.key
 
         return stored, note
 
     async def _call_to(
-        self, asked: Asked, entry: RecordedCall, flight: Flight
+        self, call_request: GatewayRequest, entry: RecordedCall, flight: Flight
     ) -> tuple[RelayedCall, Callable[[], None]]:
         """Return the call for a request, and the function to call after it."""
-        stored, note_stored = self._stored_before(asked.body, entry)
-        sent, hides_usage = {**asked.body.document, "model": asked.model.model}, False
-        if sent.get("stream") and asked.dialect.needs_usage_option:
-            options = sent.get("stream_options") or {}
+        stored, note_stored = self._stored_before(call_request.body, entry)
+        provider_body, hides_usage = (
+            {**call_request.body.document, "model": call_request.model.model},
+            False,
+        )
+        if provider_body.get("stream") and call_request.dialect.needs_usage_option:
+            options = provider_body.get("stream_options") or {}
             hides_usage = not options.get("include_usage")
-            sent["stream_options"] = {**options, "include_usage": True}
+            provider_body["stream_options"] = {**options, "include_usage": True}
         call = await self._context.service(ModelGateway).relayed(
             self._context,
-            asked.model,
-            alias=asked.alias,
+            call_request.model,
+            alias=call_request.alias,
             key=entry.key,
             made_in={"attempt": entry.attempt, "lane": entry.lane, "content": entry.content},
             stored=stored,
-            path=asked.dialect.path,
+            path=call_request.dialect.path,
             request_hash=flight.digest,
-            body=asked.body,
-            provider_body=sent,
-            headers=asked.headers,
+            body=call_request.body,
+            provider_body=provider_body,
+            headers=call_request.headers,
             relay=flight.relay,
-            limit_fields=asked.dialect.limit_fields,
+            limit_fields=call_request.dialect.limit_fields,
             hides_usage=hides_usage,
             is_superseded=lambda: entry.attempt < self.newest_attempt,
         )
@@ -802,8 +815,10 @@ class Sessions:
         for run_id in children:
             child = RunKey(key.tenant, run_id)
             calls = await self._calls(child)
-            own = [named for each in calls if (named := each.node["metadata"].get(CHILD))]
-            charges += [spent_before(calls), await self.spent_by(child, own)]
+            child_ids = [
+                child_id for each in calls if (child_id := each.node["metadata"].get(CHILD))
+            ]
+            charges += [spent_before(calls), await self.spent_by(child, child_ids)]
         return sum_of(charges)
 
     async def get_within(self, key: RunKey, seconds: float) -> Session | None:
@@ -846,13 +861,13 @@ class ExternalNode:
         sessions, key = context.service(Sessions), RunKey(context.run.tenant, context.run_id)
         parent = None
         if data.external.parent is not None:
-            above = RunKey(key.tenant, data.external.parent)
-            parent = await sessions.get_within(above, PARENT_SECONDS)
+            parent_key = RunKey(key.tenant, data.external.parent)
+            parent = await sessions.get_within(parent_key, PARENT_SECONDS)
             if parent is None:
                 raise HandOver("The parent of the run has not started.")
         children = context.calls.journal.recorded_below(context.path.call(CHILD, "").text)
-        known = (each.value["result"] for each in children.values() if each.value)
-        context.run.scope.restore(await sessions.spent_by(key, known))
+        child_results = (each.value["result"] for each in children.values() if each.value)
+        context.run.scope.restore(await sessions.spent_by(key, child_results))
         session = Session(data.external, context, self._agents, parent)
         with sessions.opened(session):
             return ExecutionResult({RESULT: await session.wait()})

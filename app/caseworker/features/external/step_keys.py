@@ -20,16 +20,16 @@ _NONCE_CHARS: Final = 32
 
 def key_of_step(run: RunKey, secret: str) -> str:
     """Return a new key for a step of a run; ``secret`` is that of this process."""
-    named = base64.urlsafe_b64encode("\n".join((run.tenant, run.run_id)).encode()).decode()
+    name = base64.urlsafe_b64encode("\n".join((run.tenant, run.run_id)).encode()).decode()
     nonce = secrets.token_hex(_NONCE_CHARS // 2)
-    return f"{KEY_PREFIX}{named}.{nonce}{_mac(named, nonce, secret)}"
+    return f"{KEY_PREFIX}{name}.{nonce}{_mac(name, nonce, secret)}"
 
 
 def run_of(key: str) -> RunKey | None:
     """Return the run that the key of a step names; None for another key."""
-    named, _, proof = key.removeprefix(KEY_PREFIX).partition(".")
+    name, _, proof = key.removeprefix(KEY_PREFIX).partition(".")
     try:
-        text = base64.b64decode(named.encode("ascii"), altchars=b"-_", validate=True).decode()
+        text = base64.b64decode(name.encode("ascii"), altchars=b"-_", validate=True).decode()
         tenant, run_id = text.split("\n")
     except ValueError:
         return None
@@ -38,11 +38,11 @@ def run_of(key: str) -> RunKey | None:
 
 def is_made_with(key: str, secret: str) -> bool:
     """Return whether the process with ``secret`` has made the key of a step."""
-    named, _, proof = key.removeprefix(KEY_PREFIX).partition(".")
+    name, _, proof = key.removeprefix(KEY_PREFIX).partition(".")
     nonce, mac = proof[:_NONCE_CHARS], proof[_NONCE_CHARS:]
-    return hmac.compare_digest(mac.encode(), _mac(named, nonce, secret).encode())
+    return hmac.compare_digest(mac.encode(), _mac(name, nonce, secret).encode())
 
 
-def _mac(named: str, nonce: str, secret: str) -> str:
-    text = f"step {named} {nonce}".encode()
+def _mac(name: str, nonce: str, secret: str) -> str:
+    text = f"step {name} {nonce}".encode()
     return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()

@@ -33,7 +33,7 @@ CHILD: Final = "child_run_id"
 _OFFERED: Final = "offered"
 _ENDED: Final = (CallOutcome.RESULT, CallOutcome.FAILURE)
 _MAX_PREFIXES: Final = 16
-_ONCE: Final = RetryPolicy(
+_SINGLE_ATTEMPT: Final = RetryPolicy(
     max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
 )
 
@@ -68,7 +68,7 @@ def reported_tool(context: FlowContext, requested: RequestedTool, result: Any) -
     name, arguments = str(requested.call["name"]), str(requested.call["arguments"])
     identity = [requested.position, requested.call["id"], name, arguments]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-    shown = context.service(ModelGateway).display(_read(arguments))
+    displayed = context.service(ModelGateway).display(_read(arguments))
     return Reported(
         key=context.path.call("tool", digest),
         kind="tool",
@@ -76,8 +76,8 @@ def reported_tool(context: FlowContext, requested: RequestedTool, result: Any) -
         request_hash=digest,
         per_attempt={Dimension.TOOL_CALLS: 1},
         external=False,
-        retry=_ONCE,
-        metadata={"reported": True, "args": shown},
+        retry=_SINGLE_ATTEMPT,
+        metadata={"reported": True, "args": displayed},
         result=result,
     )
 
@@ -91,7 +91,7 @@ def child_run(context: FlowContext, run_id: str) -> Reported:
         request_hash=run_id,
         per_attempt={},
         external=False,
-        retry=_ONCE,
+        retry=_SINGLE_ATTEMPT,
         metadata={CHILD: run_id},
         result=run_id,
     )
@@ -183,12 +183,12 @@ class OfferedTools:
         Raises:
             Stop: a limit or a cancel request prevented or ended the call.
         """
-        asked = ToolCall(id=call.key, name=name, arguments=json.dumps(args))
+        tool_call = ToolCall(id=call.key, name=name, arguments=json.dumps(args))
         async with AsyncExitStack() as stack:
             if offer.is_alone(name):
                 async with self._context.calls.activity.waits(self.path_of(call)):
                     await stack.enter_async_context(self._alone)
-            return await offer.call(self._context, _key_of(call), asked)
+            return await offer.call(self._context, _key_of(call), tool_call)
 
     def path_of(self, call: RecordedCall) -> StepPath:
         """Return the path of a call in the run."""
@@ -204,16 +204,16 @@ class OfferedTools:
 
     def _recorded(self) -> Iterable[RecordedCall]:
         """Return the calls of earlier executions; a sub-agent's call is recorded as a step."""
-        path, found = self._context.path.call(_OFFERED, ""), dict[str, RecordedCall]()
+        path, calls = self._context.path.call(_OFFERED, ""), dict[str, RecordedCall]()
         for prefix in (path.text, path.record_key):
             for key, one in self._context.calls.journal.recorded_below(prefix).items():
                 made_in, name, *inner = key.removeprefix(prefix).split("/")
                 attempt = 0 if one.taken_over else int(made_in)
                 call = call_named(name, attempt=attempt, made_in=int(made_in), is_open=True)
-                call = found.setdefault(f"{made_in}/{name}", call)
+                call = calls.setdefault(f"{made_in}/{name}", call)
                 if one.outcome in _ENDED and not inner:
                     call.is_complete, call.is_open = True, False
-        return found.values()
+        return calls.values()
 
 
 def _key_of(call: RecordedCall) -> str:
@@ -222,5 +222,5 @@ def _key_of(call: RecordedCall) -> str:
 
 def _digest_of(name: str, args: Any) -> str:
     """Return the hash by which a repeated request is recognised."""
-    asked = json.dumps([name, args], sort_keys=True).encode()
-    return hashlib.blake2b(asked, digest_size=16).hexdigest()
+    request = json.dumps([name, args], sort_keys=True).encode()
+    return hashlib.blake2b(request, digest_size=16).hexdigest()

@@ -105,8 +105,8 @@ async def put_mcp_credentials(
 @requires(KeyScope.ADMIN)
 async def list_mcp_credentials(request: ApiRequest) -> CredentialsList:
     """List the MCP servers for which the tenant has credentials, without their values."""
-    found = await request.service(PostgresMcpCredentials).find(request.caller.tenant)
-    return CredentialsList(credentials=[CredentialsView(**each) for each in found])
+    credentials = await request.service(PostgresMcpCredentials).find(request.caller.tenant)
+    return CredentialsList(credentials=[CredentialsView(**each) for each in credentials])
 
 
 @router.delete(

@@ -55,8 +55,8 @@ class PostgresMcpCredentials:
         if self._fernet is None:
             raise EncryptionKeyMissingError
         # The names are encrypted as well, so that a row is of no use for another tenant or server.
-        named = json.dumps([tenant, server, dict(headers)]).encode()
-        sealed = self._fernet.encrypt(named).decode()
+        content = json.dumps([tenant, server, dict(headers)]).encode()
+        sealed = self._fernet.encrypt(content).decode()
         async with transaction(self._pool, tenant) as connection:
             await connection.exec_driver_sql(_PUT, (tenant, server, sealed))
             await record(connection, tenant, Act.CREDENTIALS_SET, server)
@@ -64,8 +64,8 @@ class PostgresMcpCredentials:
     async def find(self, tenant: str) -> Sequence[Mapping[str, Any]]:
         """Return name and time of the credentials of a tenant, sorted by server."""
         async with transaction(self._pool, tenant) as connection:
-            found = await connection.exec_driver_sql(_LIST, (tenant,))
-            return [dict(row) for row in found.mappings()]
+            rows = await connection.exec_driver_sql(_LIST, (tenant,))
+            return [dict(row) for row in rows.mappings()]
 
     async def delete(self, tenant: str, server: str) -> bool:
         """Delete the headers of a tenant for a server; return whether there were any."""
@@ -83,8 +83,8 @@ class PostgresMcpCredentials:
         """
         try:
             async with transaction(self._pool, tenant) as connection:
-                found = await connection.exec_driver_sql(_GET, (tenant, server))
-                sealed = found.scalar_one_or_none()
+                rows = await connection.exec_driver_sql(_GET, (tenant, server))
+                sealed = rows.scalar_one_or_none()
         except StoreUnavailableError:
             message = f"The credentials for the server {server!r} cannot be read now."
             raise ServerUnavailableError(message) from None

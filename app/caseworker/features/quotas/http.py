@@ -55,12 +55,12 @@ class QuotaBody(BodyModel):
 
     def quota(self) -> Quota:
         """Return the body as a quota."""
-        sent = self.model_dump()
+        limits = self.model_dump()
         for name in ("max_cost_usd_per_day", "max_cost_usd_per_month"):
-            if sent[name] is not None:
-                sent[name] = Decimal(str(sent[name]))
+            if limits[name] is not None:
+                limits[name] = Decimal(str(limits[name]))
         models = None if self.models is None else tuple(self.models)
-        return Quota(**{**sent, "models": models})
+        return Quota(**{**limits, "models": models})
 
 
 class QuotaUseView(View):
@@ -106,9 +106,9 @@ class QuotaView(View):
     updated_at: datetime | None
 
     @classmethod
-    def of(cls, found: TenantQuota) -> Self:
+    def of(cls, usage: TenantQuota) -> Self:
         """Return the view of a quota and its usage."""
-        return cls.of_parts(found, found.quota)
+        return cls.of_parts(usage, usage.quota)
 
 
 @router.get("", responses=answers(*EVERY_RUN_ROUTE))
@@ -120,8 +120,8 @@ async def get_own_quota(request: ApiRequest) -> QuotaView:
 @router.get("/{tenant}", responses=answers(*EVERY_RUN_ROUTE, TENANT_REFUSED))
 async def get_quota(tenant: TenantPath, request: ApiRequest) -> QuotaView:
     """Return the quota and usage of a tenant; only the operator may read other tenants."""
-    own = request.caller.tenant == tenant
-    quotas = request.service(PostgresQuotas) if own else _quotas_of_all(request)
+    is_own = request.caller.tenant == tenant
+    quotas = request.service(PostgresQuotas) if is_own else _quotas_of_all(request)
     return QuotaView.of(await quotas.get(tenant))
 
 
@@ -133,11 +133,11 @@ async def put_quota(tenant: TenantPath, body: QuotaBody, request: ApiRequest) ->
     It applies to new runs on every replica. Cost limits also apply to the next calls of runs that
     were accepted under a cost limit.
     """
-    quotas, known = _quotas_of_all(request), request.service(ModelGateway).table
+    quotas, models = _quotas_of_all(request), request.service(ModelGateway).table
     for at, name in enumerate(body.models or ()):
-        if name not in known:
-            message = f"Unknown model. Available models: {', '.join(known)}."
-            raise invalid(f"models.{at}", message + suggestion(name, known))
+        if name not in models:
+            message = f"Unknown model. Available models: {', '.join(models)}."
+            raise invalid(f"models.{at}", message + suggestion(name, models))
     await quotas.put(tenant, body.quota())
     return QuotaView.of(await quotas.get(tenant))
 

@@ -55,20 +55,20 @@ class PostgresQuotas:
     async def get(self, tenant: str) -> TenantQuota:
         """Return the quota of a tenant, own or default, and its current usage."""
         counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
-        found: dict[str, Any] = {}
+        counts: dict[str, Any] = {}
         async with transaction(self._pool) as connection:
             row = await row_of(connection, tenant)
             for statement in (COUNTS, COSTS, STORED_USE):
-                found |= (await connection.exec_driver_sql(statement, counted)).mappings().one()
-        use = QuotaUse(**{name: found[name] for name in QuotaUse.__dataclass_fields__})
+                counts |= (await connection.exec_driver_sql(statement, counted)).mappings().one()
+        use = QuotaUse(**{name: counts[name] for name in QuotaUse.__dataclass_fields__})
         usual = TenantQuota(tenant=tenant, quota=usual_of(tenant, self._usual), is_default=True)
-        return replace(usual if row is None else _own(row), use=use)
+        return replace(usual if row is None else _quota_in(row), use=use)
 
     async def find(self) -> Sequence[TenantQuota]:
         """Return the tenants that have their own quota, without their usage."""
         async with transaction(self._pool) as connection:
             rows = (await connection.exec_driver_sql(f"{QUOTAS} ORDER BY tenant_id")).mappings()
-            return [_own(row) for row in rows]
+            return [_quota_in(row) for row in rows]
 
     async def put(self, tenant: str, quota: Quota) -> None:
         """Set a tenant's own quota, which applies to the next run on every replica."""
@@ -82,10 +82,10 @@ class PostgresQuotas:
     async def delete(self, tenant: str) -> bool:
         """Delete a tenant's own quota, so that the default applies; return whether it had one."""
         async with transaction(self._pool) as connection:
-            gone = await connection.exec_driver_sql(
+            deleted = await connection.exec_driver_sql(
                 "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
             )
-            if gone.one_or_none() is None:
+            if deleted.one_or_none() is None:
                 return False
             await record(connection, tenant, Act.QUOTA_REMOVED, tenant)
             return True
@@ -97,7 +97,7 @@ class PostgresQuotas:
             return [NearlyFull(**row) for row in rows.mappings()]
 
 
-def _own(row: Row) -> TenantQuota:
+def _quota_in(row: Row) -> TenantQuota:
     return TenantQuota(
         tenant=row["tenant_id"],
         quota=quota_in(row),

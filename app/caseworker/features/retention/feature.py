@@ -10,13 +10,13 @@ from caseworker.features.retention.sweeping import Retention
 
 def open_retention(parts: Parts) -> Opened:
     """Build the loop that deletes expired data of all features."""
-    kept = parts.settings.retention
+    settings = parts.settings.retention
     sweeping = Retention(
         store=PostgresRetention(parts.engines.work, parts.drops),
         nearly_full=parts.service(PostgresQuotas).nearly_full,
-        days={name: getattr(kept, f"{name}_days") for name in parts.drops},
-        unlimited=kept.unlimited,
-        sweep_seconds=kept.sweep_seconds,
+        days={name: getattr(settings, f"{name}_days") for name in parts.drops},
+        unlimited=settings.unlimited,
+        sweep_seconds=settings.sweep_seconds,
     )
     return Opened(loops={"retention": sweeping.run})
 

@@ -88,8 +88,8 @@ class PostgresRetention:
         """
         self._at_once = RUNS_AT_ONCE
         async with transaction(self._pool) as connection:
-            begun = await connection.exec_driver_sql(BEGIN_SWEEP, (interval_seconds,))
-            if begun.one_or_none() is None:
+            started = await connection.exec_driver_sql(BEGIN_SWEEP, (interval_seconds,))
+            if started.one_or_none() is None:
                 return False
             await connection.exec_driver_sql(MERGE_STORED)
             await connection.exec_driver_sql(DROP_KEPT)
@@ -97,16 +97,16 @@ class PostgresRetention:
 
     async def days_by_tenant(self, usual: Days) -> Mapping[str, Days]:
         """Return the retention periods by tenant; tenants that keep everything may be left out."""
-        found: dict[str, dict[str, int | None]] = {}
+        days_of_tenants: dict[str, dict[str, int | None]] = {}
         async with transaction(self._pool) as connection:
             if any(days is not None for days in usual.values()):
                 for table in ("runs", "threads", "audit"):
                     tenants = await connection.exec_driver_sql(TENANTS.format(table=table))
-                    found |= {tenant: dict(usual) for tenant in tenants.scalars()}
-            for own in (await connection.exec_driver_sql(OWN_DAYS)).all():
-                days = found.setdefault(own.tenant_id, dict(usual))
-                days[own.record] = None if own.days == FOR_EVER else own.days
-        return found
+                    days_of_tenants |= {tenant: dict(usual) for tenant in tenants.scalars()}
+            for row in (await connection.exec_driver_sql(OWN_DAYS)).all():
+                days = days_of_tenants.setdefault(row.tenant_id, dict(usual))
+                days[row.record] = None if row.days == FOR_EVER else row.days
+        return days_of_tenants
 
     async def drop(self, tenant: str, record: str, *, days: int) -> bool:
         """Delete a batch of data that ended more than ``days`` ago; return whether more may exist.
@@ -134,8 +134,8 @@ class PostgresRetention:
         Returns whether there may be more.
         """
         async with transaction(self._pool) as connection:
-            gone = await connection.exec_driver_sql(DROP_PENDING, (RUNS_AT_ONCE,))
-            return gone.rowcount == RUNS_AT_ONCE
+            deleted = await connection.exec_driver_sql(DROP_PENDING, (RUNS_AT_ONCE,))
+            return deleted.rowcount == RUNS_AT_ONCE
 
 
 async def set_days(pool: Pool, tenant: str, category: str, days: int | None) -> None:

@@ -64,8 +64,8 @@ class Retention:
         await _in_batches(self.store.drop_pending_cancels)
         for tenant, name, used, limit in await self.nearly_full():
             log.warning("quota.nearly_full", tenant=tenant, dimension=name, used=used, limit=limit)
-        for tenant, kept in (await self.store.days_by_tenant(self.days)).items():
-            for record, days in kept.items():
+        for tenant, days_of_records in (await self.store.days_by_tenant(self.days)).items():
+            for record, days in days_of_records.items():
                 if days is not None:
                     await _in_batches(partial(self.store.drop, tenant, record, days=days))
 

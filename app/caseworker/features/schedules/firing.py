@@ -116,7 +116,7 @@ _WHY_NOT: Mapping[type[Exception], str] = {
 
 _UNEXPECTED = "The run could not be created."
 
-Told = Callable[[], None]
+Notification = Callable[[], None]
 """Notifies the observers of a run, after the commit."""
 
 
@@ -180,10 +180,10 @@ class ScheduleFiring:
         later ones stay due, and the schedule stores the error.
         """
         async with transaction(self.engines.work) as connection:
-            told = await self._fire(connection, tenant, name)
-        for tell in told or ():
+            notifications = await self._fire(connection, tenant, name)
+        for tell in notifications or ():
             tell()
-        return told is not None
+        return notifications is not None
 
     async def _fire_batch(
         self, after: tuple[datetime, str, str]
@@ -196,7 +196,7 @@ class ScheduleFiring:
             rows = (await connection.exec_driver_sql(_BATCH, after)).mappings().all()
             fired = await self._advanced(connection, rows)
             accepted = await self._insert(connection, [new for _, new in fired if new is not None])
-            done = [
+            advanced = [
                 {
                     "tenant_id": schedule.tenant,
                     "name": schedule.name,
@@ -208,8 +208,8 @@ class ScheduleFiring:
                 for schedule, new in fired
                 if new is None or new.key in accepted
             ]
-            if done:
-                await connection.exec_driver_sql(_ADVANCE, (dump(done),))
+            if advanced:
+                await connection.exec_driver_sql(_ADVANCE, (dump(advanced),))
         for _, new in fired:
             if new is not None and new.key in accepted:
                 self.observers.accepted(accepted_run(new, None, accepted[new.key]))
@@ -256,14 +256,18 @@ class ScheduleFiring:
         """Queue the runs that nothing restricts; return their times of creation."""
         if not new:
             return {}
-        most = self.limits.max_queued
+        max_queued = self.limits.max_queued
         inserts = [
             RunInsert(each, None, max_stored_bytes=usual.max_stored_bytes).row
             for each in sorted(new, key=lambda each: each.key)
             for usual in (usual_of(each.key.tenant, self.limits.quota),)
         ]
-        asked = (most or 0, f"[{','.join(inserts)}]", UNLIMITED_QUEUE if most is None else most)
-        rows = (await connection.exec_driver_sql(ACCEPT_QUEUED, asked)).all()
+        parameters = (
+            max_queued or 0,
+            f"[{','.join(inserts)}]",
+            UNLIMITED_QUEUE if max_queued is None else max_queued,
+        )
+        rows = (await connection.exec_driver_sql(ACCEPT_QUEUED, parameters)).all()
         return {RunKey(row.tenant_id, row.run_id): row.created_at for row in rows}
 
     async def _fire_alone(self, statement: str) -> bool:
@@ -303,7 +307,7 @@ class ScheduleFiring:
 
     async def _fire(
         self, connection: AsyncConnection, tenant: str, name: str
-    ) -> Sequence[Told] | None:
+    ) -> Sequence[Notification] | None:
         """Fire in this transaction; return notifications, or None if the schedule is not due."""
         is_due = schedules.c.next_at <= func.statement_timestamp()
         query = select(schedules).where(one(tenant, name), is_due)
@@ -312,7 +316,7 @@ class ScheduleFiring:
         row = locked.mappings().one_or_none()
         if row is None:
             return None
-        told: list[Told] = []
+        notifications: list[Notification] = []
         schedule = schedule_of(row)
         assert schedule.next_at is not None  # noqa: S101 - it is due
         plan = due(schedule.timing, next_at=schedule.next_at, now=await moment(connection))
@@ -322,42 +326,44 @@ class ScheduleFiring:
                 # A savepoint per instant: a rejected run must not undo the runs before it.
                 async with connection.begin_nested():
                     schedule, more = await self._begin(connection, schedule, instant)
-                told += more
+                notifications += more
             except tuple(_WHY_NOT) as error:
                 schedule = replace(schedule, next_at=instant, last_error=_WHY_NOT[type(error)])
                 break
         moved = ("next_at", "last_at", "last_run_id", "skipped", "last_error")
         changed = update(schedules).where(one(tenant, name))
         await connection.execute(changed.values({each: getattr(schedule, each) for each in moved}))
-        return told
+        return notifications
 
     async def _begin(
         self, connection: AsyncConnection, schedule: Schedule, instant: datetime
-    ) -> tuple[Schedule, Sequence[Told]]:
+    ) -> tuple[Schedule, Sequence[Notification]]:
         """Accept the run of an instant, unless the overlap policy skips it; see :meth:`_fire`."""
-        told: list[Told] = []
+        notifications: list[Notification] = []
         schedule = replace(schedule, last_at=instant)
         if schedule.overlap is not Overlap.ALLOW and schedule.last_run_id is not None:
             last = RunKey(schedule.tenant, schedule.last_run_id)
             if await _at_work(connection, last):
                 if schedule.overlap is Overlap.SKIP:
-                    return replace(schedule, skipped=schedule.skipped + 1), told
+                    return replace(schedule, skipped=schedule.skipped + 1), notifications
                 # accept_in takes this lock before it locks rows; cancelling must do the same.
                 await connection.exec_driver_sql(LOCK, (schedule.tenant,))
                 by = f"schedule {schedule.name}"
                 request = CancelRequest(requested_by=by, reason="The next run is due.")
                 stopped = await cancel_in(connection, last, request, self.limits)
                 if stopped.run is not None and stopped.snapshot is not None:
-                    told.append(partial(self.observers.ended, stopped.run, stopped.snapshot))
+                    notifications.append(
+                        partial(self.observers.ended, stopped.run, stopped.snapshot)
+                    )
         new = schedule.run_at(instant)
         accepted = await accept_in(connection, new, worker_id=None, limits=self.limits)
         if accepted.created:
-            told.append(partial(self.observers.accepted, accepted.run))
+            notifications.append(partial(self.observers.accepted, accepted.run))
             if accepted.run.status is RunStatus.QUEUED:
                 await defer_runs(connection, {new.key: None})
             else:  # a pending cancel ended it at once
-                told.append(partial(self.observers.ended, accepted.run, None))
-        return replace(schedule, last_run_id=new.key.run_id), told
+                notifications.append(partial(self.observers.ended, accepted.run, None))
+        return replace(schedule, last_run_id=new.key.run_id), notifications
 
 
 async def _seconds_until_next(connection: AsyncPgConnection[Any]) -> float | None:

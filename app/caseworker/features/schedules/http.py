@@ -58,7 +58,7 @@ from caseworker.runs.http.definition_body import DefinitionName
 from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
-from caseworker.runs.http.runs import answer_of, shown
+from caseworker.runs.http.runs import answer_of, view_for
 from caseworker.runs.http.views import RunView
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import NewRun, RunKey
@@ -71,10 +71,10 @@ _OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})
 ScheduleNamePath = Annotated[DefinitionName, Path(description="Name of the schedule.")]
 
 
-def _own(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
-    if isinstance(sent, dict) and "from" in sent:
+def _body_of_run(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
+    if isinstance(document, dict) and "from" in document:
         raise refusal("A scheduled run cannot resume another run.")
-    body = body_of_kind(sent)
+    body = body_of_kind(document)
     if KINDS[body.kind].is_external:
         raise refusal("A scheduled run cannot be of kind external: its client must exist.")
     return body
@@ -100,7 +100,7 @@ class ScheduleBody(BodyModel):
     """Cron expression with five fields: minute, hour, day of month, month, day of week."""
     timezone: ZoneName = "UTC"
     """Time zone in which the cron expression is interpreted."""
-    run: Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_own)]
+    run: Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_body_of_run)]
     """Run to create each time, as in `POST /runs`, without `run_id`, `start_at`, `deadline` and
     `from`. References to registered graphs and agents are resolved now; later versions are not
     used."""
@@ -202,8 +202,8 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
         await new.require_models_of(quota)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
         problem = request.problem_of(error)
-        below = [Violation(f"run.{each.field}", each.message) for each in problem.violations]
-        raise ProblemError(problem.kind, problem.detail, violations=below) from None
+        violations_ = [Violation(f"run.{each.field}", each.message) for each in problem.violations]
+        raise ProblemError(problem.kind, problem.detail, violations=violations_) from None
     return new
 
 
@@ -228,7 +228,7 @@ ERRORS: Errors = {
 
 router = api_router("schedules", prefix="/schedules")
 
-_FOUND = answers(*EVERY_RUN_ROUTE, SCHEDULE_NOT_FOUND)
+_RESPONSES_OF_ONE = answers(*EVERY_RUN_ROUTE, SCHEDULE_NOT_FOUND)
 _PUT: Responses = {
     **answers(
         *EVERY_RUN_ROUTE,
@@ -282,20 +282,20 @@ async def list_schedules(query: Annotated[PageQuery, Query()], request: ApiReque
     return ScheduleList(schedules=views, next_cursor=page.next_cursor)
 
 
-@router.get("/{name}", responses=_FOUND)
+@router.get("/{name}", responses=_RESPONSES_OF_ONE)
 async def get_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
     """Return a schedule with the time of its next run and its latest run."""
     store = request.service(PostgresSchedules)
     return ScheduleView.of(await store.get(request.caller.tenant, name), request.caller)
 
 
-@router.post("/{name}/pause", responses=_FOUND)
+@router.post("/{name}/pause", responses=_RESPONSES_OF_ONE)
 async def pause_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
     """Pause a schedule; its existing runs continue."""
     return await _paused(name, request, paused=True)
 
 
-@router.post("/{name}/resume", responses=_FOUND)
+@router.post("/{name}/resume", responses=_RESPONSES_OF_ONE)
 async def resume_schedule(name: ScheduleNamePath, request: ApiRequest) -> ScheduleView:
     """Resume a schedule; runs that were due while it was paused are not created."""
     return await _paused(name, request, paused=False)
@@ -320,14 +320,14 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
         RunKey(tenant, new_run_id()), about, idempotency_key=key, named=False
     )
     accepted = await request.service(RunService).accept(new)
-    view = await shown(accepted.run, request)
+    view = await view_for(accepted.run, request)
     return answer_of(view, view.links, accepted, ended=False)
 
 
 @router.delete(
     "/{name}",
     status_code=HTTPStatus.NO_CONTENT,
-    responses={**_FOUND, 204: {"description": "Deleted. Its runs are not affected."}},
+    responses={**_RESPONSES_OF_ONE, 204: {"description": "Deleted. Its runs are not affected."}},
 )
 async def delete_schedule(name: ScheduleNamePath, request: ApiRequest) -> None:
     """Delete a schedule; its runs are not affected."""

@@ -68,7 +68,7 @@ schedules = Table(
     *columns(INSTANT, "created_at updated_at", nullable=False),
 )
 
-_KEPT = ("schedule_id", "next_at", "last_at", "last_run_id", "skipped", "last_error")
+_PROGRESS_FIELDS = ("schedule_id", "next_at", "last_at", "last_run_id", "skipped", "last_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,12 @@ class PostgresSchedules:
                 "SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :tenant, 0))"
             )
             await connection.execute(lock, {"tenant": new.tenant})
-            found = await _locked(connection, new.tenant, new.name)
-            if found is None and await _count(connection, new.tenant) >= self.max_schedules:
+            stored = await _locked(connection, new.tenant, new.name)
+            if stored is None and await _count(connection, new.tenant) >= self.max_schedules:
                 raise TooManySchedulesError
-            values = {**_values(new), "next_at": await _next_at(connection, new, found)}
+            values = {**_values(new), "next_at": await _next_at(connection, new, stored)}
             store: Insert | Update
-            if found is None:
+            if stored is None:
                 store = insert(schedules).values(**values)
             else:
                 values |= {"updated_at": func.clock_timestamp(), "last_error": None}
@@ -108,7 +108,7 @@ class PostgresSchedules:
             async with storing(connection, new.tenant, quota):
                 row = (await connection.execute(store.returning(schedules))).mappings().one()
             await record(connection, new.tenant, Act.SCHEDULE_SET, new.name)
-        return schedule_of(row), found is None
+        return schedule_of(row), stored is None
 
     async def get(self, tenant: str, name: str) -> Schedule:
         """Return the schedule with this name.
@@ -140,12 +140,12 @@ class PostgresSchedules:
             ScheduleNotFoundError: the schedule does not exist.
         """
         async with transaction(self.engines.work) as connection:
-            found = await _locked(connection, tenant, name)
-            if found is None:
+            stored = await _locked(connection, tenant, name)
+            if stored is None:
                 raise ScheduleNotFoundError(name)
-            if found.paused is paused:
-                return found
-            next_at = None if paused else found.timing.next_after(await moment(connection))
+            if stored.paused is paused:
+                return stored
+            next_at = None if paused else stored.timing.next_after(await moment(connection))
             changed = update(schedules).where(one(tenant, name)).returning(schedules)
             changed = changed.values(paused=paused, next_at=next_at, last_error=None)
             row = (await connection.execute(changed)).mappings().one()
@@ -158,9 +158,9 @@ class PostgresSchedules:
         Raises:
             ScheduleNotFoundError: the schedule does not exist.
         """
-        gone = delete(schedules).where(one(tenant, name)).returning(schedules.c.name)
+        deleted = delete(schedules).where(one(tenant, name)).returning(schedules.c.name)
         async with transaction(self.engines.work, tenant) as connection:
-            if (await connection.execute(gone)).one_or_none() is None:
+            if (await connection.execute(deleted)).one_or_none() is None:
                 raise ScheduleNotFoundError(name)
             await record(connection, tenant, Act.SCHEDULE_DELETED, name)
 
@@ -183,14 +183,14 @@ async def moment(connection: AsyncConnection) -> datetime:
 
 
 async def _next_at(
-    connection: AsyncConnection, new: NewSchedule, found: Schedule | None
+    connection: AsyncConnection, new: NewSchedule, stored: Schedule | None
 ) -> datetime | None:
     """Return the next instant of a new or changed schedule; an instant that is due stays due."""
     if new.paused:
         return None
     timing = (new.timing.cron, new.timing.timezone)
-    if found and found.next_at and timing == (found.timing.cron, found.timing.timezone):
-        return found.next_at
+    if stored and stored.next_at and timing == (stored.timing.cron, stored.timing.timezone):
+        return stored.next_at
     return new.timing.next_after(await moment(connection))
 
 
@@ -229,8 +229,8 @@ def schedule_of(row: Row) -> Schedule:
         webhook=None if hook is None else Webhook(hook["url"], tuple(hook["events"])),
     )
     timing = Timing(row["cron"], row["timezone"], CatchUp(row["catch_up"]), row["max_catch_up"])
-    kept: dict[str, Any] = {name: row[name] for name in _KEPT}
-    kept["schedule_id"] = str(kept["schedule_id"])
+    progress: dict[str, Any] = {name: row[name] for name in _PROGRESS_FIELDS}
+    progress["schedule_id"] = str(progress["schedule_id"])
     return Schedule(
         tenant=row["tenant_id"],
         name=row["name"],
@@ -240,5 +240,5 @@ def schedule_of(row: Row) -> Schedule:
         paused=row["paused"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
-        **kept,
+        **progress,
     )

@@ -105,12 +105,12 @@ class Timing:
         times = croniter(self.cron, min(walls) if forward else max(walls) + _MINUTE)
         step = times.get_next if forward else times.get_prev
         while True:
-            shown = step(datetime).replace(tzinfo=zone, fold=fold)
-            if _is_in_gap(shown) and self._counts_passing_time():
+            local_time = step(datetime).replace(tzinfo=zone, fold=fold)
+            if _is_in_gap(local_time) and self._counts_passing_time():
                 continue
-            while _is_in_gap(shown):
-                shown += _MINUTE
-            yield shown.astimezone(UTC)
+            while _is_in_gap(local_time):
+                local_time += _MINUTE
+            yield local_time.astimezone(UTC)
 
     def _counts_passing_time(self) -> bool:
         return self.cron.split(" ")[1].startswith("*")
@@ -138,12 +138,12 @@ def due(timing: Timing, *, next_at: datetime, now: datetime) -> Due:
     ago, or if a later one is already due. The catch-up policy determines which missed times still
     start runs.
     """
-    most = timing.max_catch_up if timing.catch_up is CatchUp.ALL else 1
-    found: list[datetime] = []
+    limit = timing.max_catch_up if timing.catch_up is CatchUp.ALL else 1
+    instants: list[datetime] = []
     for instant in timing.last_until(now):
-        if instant < next_at or len(found) == most:
+        if instant < next_at or len(instants) == limit:
             break
-        found.append(instant)
+        instants.append(instant)
     if timing.catch_up is CatchUp.SKIP:
-        found = [each for each in found if (now - each).total_seconds() <= LATE_SECONDS]
-    return Due(tuple(reversed(found)), timing.next_after(now))
+        instants = [each for each in instants if (now - each).total_seconds() <= LATE_SECONDS]
+    return Due(tuple(reversed(instants)), timing.next_after(now))

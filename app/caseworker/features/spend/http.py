@@ -87,15 +87,15 @@ async def get_spend(query: Annotated[SpendQuery, Query()], request: ApiRequest) 
     charges. Deleted runs are not counted. Grouped by tenant, the operator sees all tenants.
     """
     caller = request.caller
-    found = await request.service(PostgresSpend).find(
+    rows = await request.service(PostgresSpend).find(
         caller.tenant,
         all_tenants=query.group_by == "tenant" and caller.sees_all_tenants,
         **query.model_dump(),
     )
-    sums = {name: sum(row[name] for row in found) for name in SpendSum.model_fields}
+    sums = {name: sum(row[name] for row in rows) for name in SpendSum.model_fields}
     return SpendView(
         group_by=query.group_by,
         period=query.period,
-        items=[SpendItem(**row) for row in found],
-        total=SpendSum(**sums | {"runs": found[0]["runs_in_all"] if found else 0}),
+        items=[SpendItem(**row) for row in rows],
+        total=SpendSum(**sums | {"runs": rows[0]["runs_in_all"] if rows else 0}),
     )

@@ -102,12 +102,12 @@ class PostgresSpend:
         scope = "true" if all_tenants else "tenant_id = %(tenant)s"
         key, live_key = _KEYS[name]
         start, form = _PERIODS[period]
-        kept = kept_costs_by_run if name == "metadata" else kept_costs
+        costs = kept_costs_by_run if name == "metadata" else kept_costs
         statement = _GROUPS.format(
             start=start,
             form=form,
             count="parts" if name == "model" else "runs",
-            kept=kept(key, scope),
+            kept=costs(key, scope),
             live=live_costs(live_key, scope),
             only="of_model" if name == "model" else "true",
         )

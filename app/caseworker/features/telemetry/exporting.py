@@ -27,7 +27,7 @@ AT_ONCE: Final = 50
 """Maximum number of CallNodes that are converted to spans on the event loop. For larger graphs, a
 thread is used."""
 
-SHOWN: Final = frozenset(
+EXPORTED_ATTRIBUTES: Final = frozenset(
     {
         *("http.request.method", "http.route", "http.response.status_code", "error.type"),
         *("url.scheme", "network.protocol.version"),
@@ -52,9 +52,9 @@ class SpanExport:
         url = None if endpoint is None else f"{endpoint.rstrip('/')}/v1/traces"
         self._resource = Resource.create(dict(resource))
         self._scope = InstrumentationScope("caseworker", resource["service.version"])
-        self._sent = _Bare(OTLPSpanExporter(url), max_queue_size=MAX_WAITING)
+        self._processor = _Bare(OTLPSpanExporter(url), max_queue_size=MAX_WAITING)
         self._requests = TracerProvider(resource=self._resource, shutdown_on_exit=False)
-        self._requests.add_span_processor(self._sent)
+        self._requests.add_span_processor(self._processor)
         self._making: set[asyncio.Task[None]] = set()
 
     @property
@@ -70,7 +70,7 @@ class SpanExport:
     def accepted(self, run: Run) -> None:
         """Do nothing, because spans are exported when the run ends."""
 
-    def begun(self, run: Run) -> None:
+    def started(self, run: Run) -> None:
         """Do nothing, because spans are exported when the run ends."""
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
@@ -89,7 +89,7 @@ class SpanExport:
         """Export the queued spans and close the connection."""
         if self._making:
             await asyncio.wait(self._making)
-        await asyncio.to_thread(self._sent.shutdown)
+        await asyncio.to_thread(self._processor.shutdown)
 
     def _send(self, run: Run, graph: Mapping[str, Any], context: TraceContext) -> None:
         ref = run.request.definition_ref
@@ -100,7 +100,7 @@ class SpanExport:
         for span in spans_of(
             snapshot, context, tenant=tenant, name=name, conversation=conversation
         ):
-            self._sent.send(self._readable(span, context))
+            self._processor.send(self._readable(span, context))
 
     def _readable(self, span: Span, context: TraceContext) -> ReadableSpan:
         def place(span_id: str, *, remote: bool) -> SpanContext:
@@ -127,7 +127,11 @@ class _Bare(BatchSpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Queue a request span with only the attributes in ``SHOWN``."""
-        about = {key: value for key, value in (span.attributes or {}).items() if key in SHOWN}
+        about = {
+            key: value
+            for key, value in (span.attributes or {}).items()
+            if key in EXPORTED_ATTRIBUTES
+        }
         bare = ReadableSpan(
             name=span.name,
             context=span.context,

@@ -40,7 +40,7 @@ class Bounded:
     """Limits a label's values: at most ``MAX_VALUES``, and only short ASCII names."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+        self._labels_seen: dict[str, str] = {}
 
     def __call__(self, value: str | None) -> str:
         """Return the label value to use for ``value``.
@@ -49,11 +49,11 @@ class Bounded:
         """
         if value is None:
             return ""
-        if (shown := self._known.get(value)) is not None:
-            return shown
-        if len(self._known) >= MAX_VALUES or not _SANE.fullmatch(value):
+        if (label := self._labels_seen.get(value)) is not None:
+            return label
+        if len(self._labels_seen) >= MAX_VALUES or not _SANE.fullmatch(value):
             return OTHER
-        self._known[value] = value
+        self._labels_seen[value] = value
         return value
 
 
@@ -92,13 +92,13 @@ class RunMetrics:
         ) -> _Cells:
             return _Cells(kind(f"caseworker_{name}", says, labels, registry=registry, **how))
 
-        own = self._labels
-        self._accepted = declare(Counter, "runs_accepted", "Runs accepted.", ("kind", *own))
+        label_names = self._labels
+        self._accepted = declare(Counter, "runs_accepted", "Runs accepted.", ("kind", *label_names))
         self._run_seconds = declare(
             Histogram,
             "run_duration_seconds",
             "Active execution time of ended runs; the count is the number of ended runs.",
-            ("kind", "status", *own),
+            ("kind", "status", *label_names),
             buckets=_RUN_SECONDS,
         )
         self._waited = declare(
@@ -142,7 +142,7 @@ class RunMetrics:
             Counter,
             "cost_usd",
             "Known cost in US dollars, including estimates.",
-            ("model", *own),
+            ("model", *label_names),
         )
         self._overrun = declare(
             Counter,
@@ -164,20 +164,22 @@ class RunMetrics:
 
     def accepted(self, run: Run) -> None:
         """Count a run that was accepted."""
-        self._accepted(run.kind.value, *self._own(run)).inc()
+        self._accepted(run.kind.value, *self._label_values(run)).inc()
 
-    def begun(self, run: Run) -> None:
+    def started(self, run: Run) -> None:
         """Count a recovery if an earlier execution had already started the run."""
         if run.attempts > 1:
             self._takeovers().inc()
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
         """Count a run that has ended, and the calls in its graph."""
-        own = self._own(run)
-        self._run_seconds(run.kind.value, run.status.value, *own).observe(run.active_seconds)
-        begun = run.started_at or run.finished_at
-        if begun is not None:
-            waited = (begun - run.created_at).total_seconds()
+        label_values = self._label_values(run)
+        self._run_seconds(run.kind.value, run.status.value, *label_values).observe(
+            run.active_seconds
+        )
+        started_at = run.started_at or run.finished_at
+        if started_at is not None:
+            waited = (started_at - run.created_at).total_seconds()
             self._waited(run.kind.value).observe(max(0.0, waited))
         if (stop := run.stop) is not None:
             self._stopped(self._stops(stop["kind"]), self._stops(stop.get("dimension"))).inc()
@@ -190,9 +192,9 @@ class RunMetrics:
             return
         nodes = graph["nodes"]
         if len(nodes) <= AT_ONCE:
-            self._count(nodes, own)
+            self._count(nodes, label_values)
             return
-        counting = asyncio.to_thread(self._count, nodes, own)
+        counting = asyncio.to_thread(self._count, nodes, label_values)
         self._counting.add(task := asyncio.create_task(counting, name="metrics of a large run"))
         task.add_done_callback(self._counting.discard)
 
@@ -200,15 +202,15 @@ class RunMetrics:
         """Count an answered request; ``route`` is the path template, not the actual path."""
         self._request_seconds(method, route, str(status)).observe(seconds)
 
-    def _own(self, run: Run) -> tuple[str, ...]:
+    def _label_values(self, run: Run) -> tuple[str, ...]:
         """Return the values of the labels that the operator enabled."""
         if not self._labels:
             return ()
         ref = run.request.definition_ref
-        given = {"tenant": run.key.tenant, "agent": None if ref is None else ref.name}
-        return tuple(self._values[label](given[label]) for label in self._labels)
+        values = {"tenant": run.key.tenant, "agent": None if ref is None else ref.name}
+        return tuple(self._values[label](values[label]) for label in self._labels)
 
-    def _count(self, nodes: Mapping[str, Mapping[str, Any]], own: tuple[str, ...]) -> None:
+    def _count(self, nodes: Mapping[str, Mapping[str, Any]], label_values: tuple[str, ...]) -> None:
         for node in nodes.values():
             kind = node["kind"]
             if node["retries_used"]:
@@ -230,4 +232,4 @@ class RunMetrics:
             if node["tokens_out"]:
                 self._tokens(model, "output").inc(node["tokens_out"])
             if node["cost_usd"]:
-                self._cost(model, *own).inc(node["cost_usd"])
+                self._cost(model, *label_values).inc(node["cost_usd"])

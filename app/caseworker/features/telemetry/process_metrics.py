@@ -127,11 +127,14 @@ class MetricsPage:
 
     async def _ask(self) -> None:
         """Read the database figures; while the database does not respond they are absent."""
-        found: Mapping[str, tuple[int, float]] = {}
+        counts: Mapping[str, tuple[int, float]] = {}
         try:
-            async with asyncio.timeout(WAIT_SECONDS), transaction(self._engines.control) as asked:
-                rows = (await asked.exec_driver_sql(UNENDED)).all()
-                found = {
+            async with (
+                asyncio.timeout(WAIT_SECONDS),
+                transaction(self._engines.control) as connection,
+            ):
+                rows = (await connection.exec_driver_sql(UNENDED)).all()
+                counts = {
                     "queued": (0, 0.0),
                     **{status: (count, age) for status, count, age in map(tuple, rows)},
                 }
@@ -141,7 +144,7 @@ class MetricsPage:
         except (StoreUnavailableError, TimeoutError):
             self._unended.clear()
             self._full.clear()
-        self._up.set(1 if found else 0)
-        for status, (count, _) in found.items():
+        self._up.set(1 if counts else 0)
+        for status, (count, _) in counts.items():
             self._unended.labels(status).set(count)
-        self._age.set(max(0.0, found["queued"][1]) if found else float("nan"))
+        self._age.set(max(0.0, counts["queued"][1]) if counts else float("nan"))

@@ -204,16 +204,16 @@ class ThreadAdmission:
 
     def going_on(self, source: Run, body: GoOnBody, key: RunKey, request_hash: str) -> NewRun:
         """Return a run that resumes ``source`` and inherits the limits that the body omits."""
-        given, earlier, limits = body.budget, source.request, self._limits
-        budget = given_limits(given, earlier.budget).merged_with(limits.budget_ceiling)
+        budget_body, earlier, limits = body.budget, source.request, self._limits
+        budget = given_limits(budget_body, earlier.budget).merged_with(limits.budget_ceiling)
         prices = earlier.requires_prices
-        if given is not None and "max_cost_usd" in given.given:
-            prices = requires_prices(given, earlier.budget, limits)
+        if budget_body is not None and "max_cost_usd" in budget_body.stated:
+            prices = requires_prices(budget_body, earlier.budget, limits)
         request = replace(
             earlier,
             budget=budget,
             requires_prices=prices,
-            limits_spending=earlier.limits_spending or limits_spending(given),
+            limits_spending=earlier.limits_spending or limits_spending(budget_body),
             deadline=body.deadline,
             source=RunSource(source.key.run_id),
         )
@@ -221,21 +221,21 @@ class ThreadAdmission:
         return NewRun(key=key, request=request, request_hash=request_hash, metadata=metadata)
 
     async def _answering(
-        self, thread: Thread, body: AnswerBody, asked: str
+        self, thread: Thread, body: AnswerBody, question: str
     ) -> tuple[NewRun, tuple[Mapping[str, Any], ...]]:
         """Return a validated run of the agent or graph that answers, and the user's tools."""
-        kind, given = next(_definitions_in(body), (thread.kind, thread.definition))
+        kind, definition_ = next(_definitions_in(body), (thread.kind, thread.definition))
         rules = cast("GraphAdmission", self._admissions[RunKind(kind)])
         inputs = dict(thread.inputs if body.inputs is None else body.inputs)
-        found = None
-        if is_reference(given):
+        stored = None
+        if is_reference(definition_):
             with suppress(DefinitionNotFoundError):
-                wanted = reference_from(given, kind)
-                found = await self._definitions.get(thread.tenant, wanted)
+                reference = reference_from(definition_, kind)
+                stored = await self._definitions.get(thread.tenant, reference)
         run = GraphRunBody.model_construct(
             kind="graph",
-            graph=rules.chat_graph(given, found, with_inputs=bool(inputs)),
-            inputs={**rules.by_handle(inputs), DEFAULT_HANDLE: asked},
+            graph=rules.chat_graph(definition_, stored, with_inputs=bool(inputs)),
+            inputs={**rules.by_handle(inputs), DEFAULT_HANDLE: question},
             **{name: getattr(body, name) for name in ("budget", "deadline", "seed", "timezone")},
             metadata=body.metadata,
         )
@@ -244,7 +244,7 @@ class ThreadAdmission:
         except GraphRefusedError as refused:
             raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
         require_none(list(rules.unfit_values(new.request.graph or {}, inputs)))
-        request = replace(new.request, definition_ref=None if found is None else found.head.ref)
+        request = replace(new.request, definition_ref=None if stored is None else stored.head.ref)
         brought = await self._users_tools(thread)
         # The transaction that accepts the run calls it: it must not need another connection.
         require_models = partial(self._require_models, kind, request.graph or {}, brought)
@@ -301,12 +301,12 @@ class ThreadAdmission:
             yield Violation("content", message)
 
     def _too_long(self, turn: PlannedReply) -> Iterator[Violation]:
-        most = self._limits.max_graph_bytes
-        said = [one for one in turn.history or () if one.role != "tool" and not one.tool_calls]
-        size = sum(len(message.content.encode()) for message in said)
-        if len(said) > MAX_MESSAGES or size > most:
+        limit = self._limits.max_graph_bytes
+        texts = [one for one in turn.history or () if one.role != "tool" and not one.tool_calls]
+        size = sum(len(message.content.encode()) for message in texts)
+        if len(texts) > MAX_MESSAGES or size > limit:
             message = (
-                f"A branch is limited to {MAX_MESSAGES} messages and {most} bytes in total. "
+                f"A branch is limited to {MAX_MESSAGES} messages and {limit} bytes in total. "
                 "Continue from an earlier message or start a new thread."
             )
             yield Violation("parent_id", message)
@@ -322,8 +322,8 @@ def _definitions_in(
     body: NewThreadBody | AnswerBody,
 ) -> Iterator[tuple[DefinitionKind, Mapping[str, Any]]]:
     for kind in DefinitionKind:
-        if (given := getattr(body, kind)) is not None:
-            yield kind, given
+        if (definition := getattr(body, kind)) is not None:
+            yield kind, definition
 
 
 def _in_tools(refused: GraphRefusedError) -> ProblemError:
@@ -336,14 +336,14 @@ def hash_of(action: str, message_id: str | None, body: GoOnBody) -> str:
 
     It covers the action, the message and the meaning of the body, except its ``run_id``.
     """
-    sent = body.model_dump(mode="json", exclude={"run_id", "budget"})
+    content = body.model_dump(mode="json", exclude={"run_id", "budget"})
     budget = None if body.budget is None else body.budget.to_json()
-    return _hash({**sent, "budget": budget, "action": action, "message_id": message_id})
+    return _hash({**content, "budget": budget, "action": action, "message_id": message_id})
 
 
-def _hash(sent: Mapping[str, Any]) -> str:
-    given = {name: value for name, value in sent.items() if value not in (None, [], {})}
-    return hashlib.sha256(as_json(given)).hexdigest()
+def _hash(content: Mapping[str, Any]) -> str:
+    present = {name: value for name, value in content.items() if value not in (None, [], {})}
+    return hashlib.sha256(as_json(present)).hexdigest()
 
 
 def _ends(prepared: PreparedGraph | None) -> Sequence[str]:

@@ -37,7 +37,7 @@ class StoredAnswer:
         return cls(
             status=RunStatus(stored["status"]),
             content=_joined(stored["parts"]),
-            calls=_whole(calls) if isinstance(calls, Mapping) else None,
+            calls=_whole_messages(calls) if isinstance(calls, Mapping) else None,
             **rest,
         )
 
@@ -50,10 +50,10 @@ def _joined(parts: Sequence[Any]) -> str | None:
     return "\n\n".join(texts) or None
 
 
-def _whole(calls: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _whole_messages(calls: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     values: Mapping[str, Any] = calls.get("values") or {}
-    found = []
+    messages = []
     for message in calls["messages"]:
         key = key_in_message(message)
-        found.append(message if key not in values else whole_message(message, values[str(key)]))
-    return found
+        messages.append(message if key not in values else whole_message(message, values[str(key)]))
+    return messages

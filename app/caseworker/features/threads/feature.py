@@ -24,8 +24,8 @@ def open_threads(parts: Parts) -> Opened:
         parts.service(Admissions),
         parts.service(PostgresQuotas).get,
     )
-    most = parts.service(ApiLimits).max_graph_bytes
-    chats = Chats(store, parts.service(RunService), max_branch_bytes=most)
+    limit = parts.service(ApiLimits).max_graph_bytes
+    chats = Chats(store, parts.service(RunService), max_branch_bytes=limit)
     moves = AnswerMoves(parts.engines.work)
     return Opened(services=[chats, admission], loops={"answers": moves.run})
 

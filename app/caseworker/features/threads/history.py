@@ -37,10 +37,10 @@ def spoken(
             continue
         if last is message.role is Role.ASSISTANT:
             yield Message(role="user", content=GO_ON)
-        made = calls.get(message.message_id, ())
-        yield from made
-        said = [one.content for one in made if one.role == "assistant"]
-        if message.status is RunStatus.COMPLETED or message.content not in said[-1:]:
+        tool_messages = calls.get(message.message_id, ())
+        yield from tool_messages
+        texts = [one.content for one in tool_messages if one.role == "assistant"]
+        if message.status is RunStatus.COMPLETED or message.content not in texts[-1:]:
             yield Message(role=message.role.value, content=message.content)
         last = message.role
 
@@ -53,10 +53,10 @@ def history_of(
     ``answers`` are the stored answers of the branch by message ID. The newest ones include their
     tool calls.
     """
-    said = list(spoken(branch, _calls_in(branch, answers)))
-    if not said or said[-1].role != "user":
-        said.append(Message(role="user", content=GO_ON))
-    return said
+    messages_ = list(spoken(branch, _calls_in(branch, answers)))
+    if not messages_ or messages_[-1].role != "user":
+        messages_.append(Message(role="user", content=GO_ON))
+    return messages_
 
 
 def _calls_in(
@@ -65,15 +65,15 @@ def _calls_in(
     """Return the tool calls behind the newest answers of a branch, by message ID."""
     newest = [one.message_id for one in reversed(branch) if one.message_id in answers]
     called = [each for each in newest if answers[each].calls != ()]
-    found: dict[str, Sequence[Message]] = {}
-    left = MAX_CALL_BYTES
+    calls_by_answer: dict[str, Sequence[Message]] = {}
+    bytes_left = MAX_CALL_BYTES
     for message_id in called[:MAX_ANSWERS_WITH_CALLS]:
         stored = answers[message_id].calls
         calls = None if stored is None else calls_of(stored)
-        if calls is None or (left := left - size_of(calls)) < 0:
+        if calls is None or (bytes_left := bytes_left - size_of(calls)) < 0:
             break
-        found[message_id] = calls
-    return found
+        calls_by_answer[message_id] = calls
+    return calls_by_answer
 
 
 def calls_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
@@ -100,15 +100,15 @@ def _rounds(messages: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
     for at, message in enumerate(messages):
         behind = takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])
         results = {one["tool_call_id"]: one["content"] for one in behind if "content" in one}
-        made = [
+        calls_ = [
             ToolCall(id=call["id"], name=call["name"], arguments=call["arguments"])
             for call in message.get("tool_calls", ())
             if call["name"] != FINISH and call["id"] in results
         ]
-        if not made:
+        if not calls_:
             continue
         content = message.get("content", "")
-        yield Message(role="assistant", content=content, tool_calls=tuple(made))
-        for call in made:
-            told = results[call.id]
-            yield Message(role="tool", content=told, tool_call_id=call.id, tool_name=call.name)
+        yield Message(role="assistant", content=content, tool_calls=tuple(calls_))
+        for call in calls_:
+            result = results[call.id]
+            yield Message(role="tool", content=result, tool_call_id=call.id, tool_name=call.name)

@@ -50,7 +50,7 @@ from caseworker.runs.http.problems import (
     TOO_MANY_PENDING_CANCELS,
     TOO_MANY_STREAMS,
 )
-from caseworker.runs.http.runs import answer_of, awaited, shown
+from caseworker.runs.http.runs import answer_of, awaited, view_for
 from caseworker.runs.http.views import CancelReceipt, RunView
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey
@@ -226,7 +226,7 @@ class CancelledThread(View):
 
 router = api_router("threads", prefix="/threads")
 
-_FOUND = answers(*EVERY_RUN_ROUTE, THREAD_NOT_FOUND)
+_RESPONSES_OF_ONE = answers(*EVERY_RUN_ROUTE, THREAD_NOT_FOUND)
 _MESSAGES_FOUND = answers(*EVERY_RUN_ROUTE, THREAD_NOT_FOUND, MESSAGE_NOT_FOUND)
 _ANSWERED: Responses = {
     **answers(
@@ -298,7 +298,7 @@ async def list_threads(query: Annotated[PageQuery, Query()], request: ApiRequest
     return ThreadList(threads=views, next_cursor=page.next_cursor)
 
 
-@router.get("/{thread_id}", responses=_FOUND)
+@router.get("/{thread_id}", responses=_RESPONSES_OF_ONE)
 async def get_thread(thread_id: ThreadIdPath, request: ApiRequest) -> ThreadView:
     """Return a thread, without its messages."""
     return ThreadView.of(await request.service(Chats).thread(request.caller.tenant, thread_id))
@@ -308,7 +308,7 @@ async def get_thread(thread_id: ThreadIdPath, request: ApiRequest) -> ThreadView
     "/{thread_id}",
     status_code=HTTPStatus.NO_CONTENT,
     responses={
-        **_FOUND,
+        **_RESPONSES_OF_ONE,
         204: {"description": "The thread and its messages were deleted. Its runs are kept."},
     },
 )
@@ -430,7 +430,7 @@ class _Action:
         view = TurnView(
             user=MessageView.of(*user[0]) if user else None,
             assistant=MessageView.of(*assistant),
-            run=await shown(run, request),
+            run=await view_for(run, request),
         )
         accepted = answered.accepted
         return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
@@ -446,19 +446,19 @@ class _Action:
         run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
         hashed = hash_of(self.name, self.message_id, body)
         if body.run_id is None and key is None:
-            return thread, await self._made(thread, None, run_key, hashed)
-        known = await chats.earlier(thread, run_key.run_id, hashed)
-        if isinstance(known, StoredReply):
-            return thread, known
+            return thread, await self._store(thread, None, run_key, hashed)
+        earlier = await chats.earlier(thread, run_key.run_id, hashed)
+        if isinstance(earlier, StoredReply):
+            return thread, earlier
         try:
-            return thread, await self._made(thread, known, run_key, hashed)
+            return thread, await self._store(thread, earlier, run_key, hashed)
         except (AnswerNotEndedError, IdempotencyMismatchError):
-            known = await chats.earlier(thread, run_key.run_id, hashed)
-            if not isinstance(known, StoredReply):
+            earlier = await chats.earlier(thread, run_key.run_id, hashed)
+            if not isinstance(earlier, StoredReply):
                 raise
-            return thread, known  # a concurrent duplicate was stored first
+            return thread, earlier  # a concurrent duplicate was stored first
 
-    async def _made(
+    async def _store(
         self, thread: Thread, turn: PlannedReply | None, run_key: RunKey, hashed: str
     ) -> StoredReply:
         turn = turn or await self.turn(thread)
@@ -475,7 +475,7 @@ class _Action:
             new = admission.going_on(source, body, key, hashed)
             return new, list(turn.goes_on.ends)
         if not isinstance(body, AnswerBody):
-            named = ("budget", "deadline", "metadata")
-            body = AnswerBody.model_construct(**{name: getattr(body, name) for name in named})
+            names = ("budget", "deadline", "metadata")
+            body = AnswerBody.model_construct(**{name: getattr(body, name) for name in names})
         new, ends = await admission.new_run(thread, turn, body, key, hashed)
         return new, list(ends)

@@ -81,10 +81,10 @@ class Chats:
         Raises:
             ThreadNotFoundError: the thread does not exist.
         """
-        found = await self.store.get(tenant, thread_id)
-        if found is None:
+        stored = await self.store.get(tenant, thread_id)
+        if stored is None:
             raise ThreadNotFoundError(thread_id)
-        return found
+        return stored
 
     async def tree(self, thread: Thread) -> MessageTree:
         """Return all messages of a thread, without contents."""
@@ -94,9 +94,9 @@ class Chats:
         self, thread: Thread, messages: Sequence[ThreadMessage]
     ) -> list[ThreadMessage]:
         """Return messages with their contents and models."""
-        wanted = [message.message_id for message in messages]
-        said = await self.store.contents(thread.tenant, thread.thread_id, wanted)
-        return [replace(one, **said.get(one.message_id, {})) for one in messages]
+        ids = [message.message_id for message in messages]
+        contents = await self.store.contents(thread.tenant, thread.thread_id, ids)
+        return [replace(one, **contents.get(one.message_id, {})) for one in messages]
 
     async def with_siblings(
         self, thread: Thread, messages: Sequence[ThreadMessage | None]
@@ -106,15 +106,15 @@ class Chats:
         Raises:
             MessageNotFoundError: a message was deleted.
         """
-        wanted = [message for message in messages if message is not None]
-        ids = [message.message_id for message in wanted]
-        shown = await self.store.shown(thread.tenant, thread.thread_id, ids)
-        if missing := [one for one in ids if one not in shown]:
+        present = [message for message in messages if message is not None]
+        ids = [message.message_id for message in present]
+        displayed = await self.store.displayed(thread.tenant, thread.thread_id, ids)
+        if missing := [one for one in ids if one not in displayed]:
             raise MessageNotFoundError(missing[0])
-        stored = [dict(shown[one]) for one in ids]
+        stored = [dict(displayed[one]) for one in ids]
         siblings = [one.pop("siblings") for one in stored]
-        found = [replace(one, **more) for one, more in zip(wanted, stored, strict=True)]
-        return list(zip(found, siblings, strict=True))
+        with_fields = [replace(one, **more) for one, more in zip(present, stored, strict=True)]
+        return list(zip(with_fields, siblings, strict=True))
 
     async def saying(self, thread: Thread, content: str, parent_id: str | None) -> PlannedReply:
         """Plan the answer to a new user message.
@@ -131,7 +131,7 @@ class Chats:
             message = "This is a user message. Answer, edit or retry it instead."
             raise InvalidRunError("parent_id", message)
         leaf = None if place.message is None else place.message.message_id
-        return await self._said(thread, place, leaf, content)
+        return await self._planned_reply(thread, place, leaf, content)
 
     async def editing(self, thread: Thread, message_id: str, content: str) -> PlannedReply:
         """Plan the answer to a copy of a user message with changed ``content``.
@@ -141,7 +141,7 @@ class Chats:
         place = await self.store.place(thread.tenant, thread.thread_id, message_id)
         if place.message is None or place.message.role is not Role.USER:
             raise InvalidRunError("message_id", "Only user messages can be edited.")
-        return await self._said(thread, place, place.message.parent_id, content)
+        return await self._planned_reply(thread, place, place.message.parent_id, content)
 
     async def retrying(self, thread: Thread, message_id: str) -> PlannedReply:
         """Plan a new answer to a user message, given by its ID or the ID of an existing answer.
@@ -152,8 +152,8 @@ class Chats:
         """
         tree = await self.tree(thread)
         message = tree.get(message_id)
-        asked = message_id if message.role is Role.USER else message.parent_id
-        return await self._planned(thread, tree, asked)
+        question_id = message_id if message.role is Role.USER else message.parent_id
+        return await self._planned(thread, tree, question_id)
 
     async def continuing(self, thread: Thread, message_id: str) -> PlannedReply:
         """Plan the continuation of an answer.
@@ -243,7 +243,7 @@ class Chats:
             if message.run_id is not None and not message.erased and message.status not in TERMINAL
         ]
 
-    async def _said(
+    async def _planned_reply(
         self, thread: Thread, place: Place, parent_id: str | None, content: str
     ) -> PlannedReply:
         size = place.bytes + len(content.encode())
@@ -253,14 +253,14 @@ class Chats:
         return replace(planned, content=content)
 
     async def _planned(
-        self, thread: Thread, tree: MessageTree, leaf: str | None, asked: str | None = None
+        self, thread: Thread, tree: MessageTree, leaf: str | None, content: str | None = None
     ) -> PlannedReply:
-        """Plan an answer to the message ``leaf``, or to a new message ``asked`` that follows it."""
+        """Plan an answer to the message ``leaf``, or to a new message ``content`` after it."""
         if not all(message.settled for message in tree.branch_to(leaf)):
             raise AnswerNotEndedError("parent_id")
         branch = await self.store.branches.read(thread.tenant, thread.thread_id, leaf)
-        if asked is not None:
-            new = ThreadMessage(message_id="", parent_id=leaf, role=Role.USER, content=asked)
+        if content is not None:
+            new = ThreadMessage(message_id="", parent_id=leaf, role=Role.USER, content=content)
             branch = replace(branch, messages=[*branch.messages, new])
         without = branch.unanswered
         history = branch.history(without)
@@ -278,7 +278,7 @@ class Chats:
             chat = replace(chat, leaf=assistant.parent_id, without=tuple(turn.without))
             new = replace(new, request=replace(new.request, chat=chat))
         both = [assistant] if user is None else [user, assistant]
-        fresh = await self.store.add(*where, both, most=MAX_THREAD_MESSAGES)
+        fresh = await self.store.add(*where, both, limit=MAX_THREAD_MESSAGES)
         try:
             accepted = await self._runs.accept(new)
         except StoreUnavailableError:

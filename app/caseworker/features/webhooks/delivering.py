@@ -31,7 +31,7 @@ CLAIM_MARGIN_SECONDS = 5.0
 TEST: Final = "webhook.test"
 """Type of the message that tests a receiver."""
 
-GONE = 410
+STATUS_GONE = 410
 """HTTP status with which a receiver refuses any further attempts."""
 
 
@@ -84,8 +84,8 @@ class Deliveries:
         return await self._send(url, body, secrets, str(uuid4()))
 
     async def _answer(self, attempt: Attempt, run: Run) -> EndpointAnswer:
-        delivery, most = attempt.delivery, self.limits.max_body_bytes
-        body = message_of(delivery.type, await self.view(run), max_bytes=most)
+        delivery, max_bytes = attempt.delivery, self.limits.max_body_bytes
+        body = message_of(delivery.type, await self.view(run), max_bytes=max_bytes)
         span_of = self.span_of(run)
         more = {} if span_of is None else {HEADER: span_of(ROOT_ID).header}
         attempts, message_id = delivery.attempts, delivery.delivery_id
@@ -140,7 +140,7 @@ def verdict_of(
     """
     if answer.error is None:
         return DeliveryStatus.DELIVERED, 0.0
-    if attempts > policy.max_retries or answer.status_code == GONE:
+    if attempts > policy.max_retries or answer.status_code == STATUS_GONE:
         return DeliveryStatus.DEAD, 0.0
     drawn = random.uniform(-1, 1) if jitter is None else jitter
     pause = delay_seconds(policy, attempts - 1, drawn, max(0.0, answer.retry_after_seconds))

@@ -35,7 +35,7 @@ def open_webhooks(parts: Parts) -> Opened:
     store = PostgresWebhooks(parts.engines, box)
     sender = WebhookSender(url_rules(settings), timeout_seconds=settings.timeout_seconds)
 
-    async def shown(run: Run) -> Mapping[str, Any]:
+    async def json_view(run: Run) -> Mapping[str, Any]:
         return (await view_of(run, "", payloads)).model_dump(mode="json")
 
     async def require_secret(tenant: str) -> None:
@@ -46,7 +46,7 @@ def open_webhooks(parts: Parts) -> Opened:
         store,
         sender,
         parts.service(RunService),
-        shown,
+        json_view,
         delivery_limits(settings),
         parts.observers.span_of,
     )

@@ -42,8 +42,8 @@ class NewSecretBody(BodyModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_empty(cls, sent: object) -> object:
-        return {} if sent is None else sent
+    def _null_is_empty(cls, value: object) -> object:
+        return {} if value is None else value
 
 
 class DeliveryQuery(PageQuery):
@@ -155,7 +155,7 @@ ERRORS: Errors = {DeliveryNotFoundError: DELIVERY_NOT_FOUND, DeliveryPendingErro
 
 router = api_router("webhooks", prefix="/webhooks")
 
-_FOUND = answers(*EVERY_RUN_ROUTE, DELIVERY_NOT_FOUND)
+_RESPONSES_OF_ONE = answers(*EVERY_RUN_ROUTE, DELIVERY_NOT_FOUND)
 _USUAL_OVERLAP = NewSecretBody()
 
 
@@ -185,8 +185,8 @@ async def rotate_webhook_secret(
 @requires(KeyScope.ADMIN)
 async def list_webhook_secrets(request: ApiRequest) -> SecretList:
     """List the active signing secrets, newest first, without their values."""
-    found = await request.service(PostgresWebhooks).secrets(request.caller.tenant)
-    return SecretList(secrets=[SecretView.model_validate(info) for info in found])
+    secrets = await request.service(PostgresWebhooks).secrets(request.caller.tenant)
+    return SecretList(secrets=[SecretView.model_validate(info) for info in secrets])
 
 
 @router.post("/test", responses=answers(*EVERY_RUN_ROUTE, *EVERY_BODY))
@@ -199,8 +199,10 @@ async def test_webhook(body: WebhookTestBody, request: ApiRequest) -> WebhookTes
     request.require_small()
     tenant = request.caller.tenant
     await request.service(WebhookCheck).require_secret(tenant)
-    sent = await request.service(Deliveries).send_test(tenant, body.url)
-    return WebhookTest(delivered=sent.error is None, status_code=sent.status_code, error=sent.error)
+    outcome = await request.service(Deliveries).send_test(tenant, body.url)
+    return WebhookTest(
+        delivered=outcome.error is None, status_code=outcome.status_code, error=outcome.error
+    )
 
 
 @router.get("/deliveries", responses=answers(*EVERY_RUN_ROUTE))
@@ -214,7 +216,7 @@ async def list_webhook_deliveries(
     return DeliveryList(deliveries=views, next_cursor=page.next_cursor)
 
 
-@router.get("/deliveries/{delivery_id}", responses=_FOUND)
+@router.get("/deliveries/{delivery_id}", responses=_RESPONSES_OF_ONE)
 @requires(KeyScope.ADMIN)
 async def get_webhook_delivery(delivery_id: DeliveryIdPath, request: ApiRequest) -> DeliveryView:
     """Return a delivery with its attempts and its latest outcome."""

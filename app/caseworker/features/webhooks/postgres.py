@@ -125,7 +125,7 @@ class PostgresWebhooks:
             if row is None:
                 return None
             secrets = (await connection.exec_driver_sql(_SECRETS, (tenant,))).all()
-        return Attempt(_delivery(row), self.box.opened([found.secret for found in secrets]))
+        return Attempt(_delivery(row), self.box.opened([row_.secret for row_ in secrets]))
 
     async def end(
         self,
@@ -206,8 +206,8 @@ class PostgresWebhooks:
             DeliveryPendingError: the delivery is still pending.
         """
         async with transaction(self.engines.work) as connection:
-            again = await connection.exec_driver_sql(_REDELIVER, (tenant, delivery_id))
-            row = again.mappings().one_or_none()
+            changed = await connection.exec_driver_sql(_REDELIVER, (tenant, delivery_id))
+            row = changed.mappings().one_or_none()
             if row is not None:
                 await self._defer(connection, tenant, delivery_id, None)
                 return _delivery(row)
@@ -243,10 +243,10 @@ class PostgresWebhooks:
     async def rescue(self, late_seconds: float) -> int:
         """Queue a job for each delivery overdue by ``late_seconds``; return their number."""
         async with transaction(self.engines.work) as connection:
-            found = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).all()
-            for row in found:
+            rows = (await connection.exec_driver_sql(_FORGOTTEN, (late_seconds,))).all()
+            for row in rows:
                 await self._defer(connection, row.tenant_id, row.delivery_id, None)
-        return len(found)
+        return len(rows)
 
     async def _defer(
         self, connection: AsyncConnection, tenant: str, delivery_id: str, at: datetime | None

@@ -92,8 +92,8 @@ class WebhookSender:
         """
         resolve = partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._resolvers, resolve, target.host, target.port)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        entries = await loop.run_in_executor(self._resolvers, resolve, target.host, target.port)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         self._rules.require_public(addresses)
         return addresses[(attempt - 1) % len(addresses)]
 

@@ -34,7 +34,7 @@ class Cut:
     """The messages to drop so that the remaining ones fit into the token limit."""
 
     left_out: tuple[Message, ...]
-    kept: tuple[Message, ...]
+    messages_kept: tuple[Message, ...]
     tokens_before: int
     tokens_after: int
 
@@ -69,21 +69,21 @@ class Conversation:
             return None
         head = self._head()
         starts = [at for at in range(head, len(self._window)) if self._window[at].role != "tool"]
-        left, target = before, max_tokens * TARGET_SHARE
+        tokens_left, target = before, max_tokens * TARGET_SHARE
         for at, start in enumerate(starts):
             last = at + 1 == len(starts)
-            if left <= target or (last and left <= max_tokens):
-                kept = (*self._window[:head], *self._window[start:])
-                return Cut(tuple(self._window[head:start]), kept, before, left)
+            if tokens_left <= target or (last and tokens_left <= max_tokens):
+                messages_kept = (*self._window[:head], *self._window[start:])
+                return Cut(tuple(self._window[head:start]), messages_kept, before, tokens_left)
             end = len(self._window) if last else starts[at + 1]
-            left -= sum(sizes[start:end])
+            tokens_left -= sum(sizes[start:end])
         raise ConversationTooLongError(before, max_tokens)
 
     def replace(self, cut: Cut, summary: Message | None = None) -> None:
         """Drop the given messages from the window and insert the summary in their place, if any."""
         head = self._head()
         between = () if summary is None else (summary,)
-        self._window = MessageLog([*cut.kept[:head], *between, *cut.kept[head:]])
+        self._window = MessageLog([*cut.messages_kept[:head], *between, *cut.messages_kept[head:]])
 
     def _head(self) -> int:
         """Return the number of messages at the start that are always sent."""
@@ -100,23 +100,25 @@ class Conversation:
         """Return the window with tool calls converted to text, for a request without tools."""
         return list(plain(self._window))
 
-    def shown(self, max_bytes: int, *, named: bool = False, own: bool = False) -> dict[str, Any]:
+    def as_result(
+        self, max_bytes: int, *, with_references: bool = False, only_new: bool = False
+    ) -> dict[str, Any]:
         """Return the newest messages that fit into ``max_bytes`` as JSON.
 
-        The result also contains the number of omitted messages. If ``named``, messages that a
-        journaled call produced are replaced by a reference to the call. If ``own``, the messages of
-        a thread before the question are omitted, because the thread stores them.
+        The result also contains the number of omitted messages. If ``with_references``, messages
+        that a journaled call produced are replaced by a reference to the call. If ``only_new``, the
+        messages of a thread before the question are omitted, because the thread stores them.
         """
-        found: list[dict[str, Any]] = []
-        left = max_bytes
-        for message in reversed(self.messages[self._before_question if own else 0 :]):
+        entries: list[dict[str, Any]] = []
+        bytes_left = max_bytes
+        for message in reversed(self.messages[self._before_question if only_new else 0 :]):
             one = as_json(message)
-            left -= len(compact(one).encode("utf-8", "surrogatepass")) + 1
-            if left < 0:
+            bytes_left -= len(compact(one).encode("utf-8", "surrogatepass")) + 1
+            if bytes_left < 0:
                 break
-            found.append((message.reference if named else None) or one)
-        left_out = len(self.messages) - len(found)
-        return {"messages": found[::-1]} | ({"messages_left_out": left_out} if left_out else {})
+            entries.append((message.reference if with_references else None) or one)
+        left_out = len(self.messages) - len(entries)
+        return {"messages": entries[::-1]} | ({"messages_left_out": left_out} if left_out else {})
 
     @property
     def _before_question(self) -> int:
@@ -132,21 +134,21 @@ def plain(messages: Iterable[Message]) -> Iterator[Message]:
     """Yield messages with tool calls and results converted to plain text."""
     for message in messages:
         if message.role == "tool":
-            told = f"Result of {message.tool_name}: {message.content}"
-            yield Message(role="user", content=told)
+            text = f"Result of {message.tool_name}: {message.content}"
+            yield Message(role="user", content=text)
         elif message.tool_calls:
             calls = (f"I call {call.name} with {call.arguments}" for call in message.tool_calls)
-            told = "\n".join([*filter(None, (message.content,)), *calls])
-            yield Message(role="assistant", content=told)
+            text = "\n".join([*filter(None, (message.content,)), *calls])
+            yield Message(role="assistant", content=text)
         else:
             yield message
 
 
 def as_json(message: Message) -> dict[str, Any]:
     """Return a message as JSON in the format of agent results."""
-    shown = {"role": message.role, "content": message.content, **message.extras()}
-    shown.pop("provider_state", None)  # only its provider can use it
-    return shown
+    fields = {"role": message.role, "content": message.content, **message.extras()}
+    fields.pop("provider_state", None)  # only its provider can use it
+    return fields
 
 
 def _tokens(*messages: Message, tools: Sequence[ToolDefinition] = ()) -> int:

@@ -58,42 +58,45 @@ class AgentData(StepData):
             MissingValueError: a template refers to a value that does not exist.
             TooMuchTextError: the values are too large.
         """
-        own = {} if self.inputs is None else self.inputs.render(inputs, limits)
-        given = inputs.get(INPUTS)
-        if given is not None and not isinstance(given, Mapping):
+        rendered = {} if self.inputs is None else self.inputs.render(inputs, limits)
+        inputs_ = inputs.get(INPUTS)
+        if inputs_ is not None and not isinstance(inputs_, Mapping):
             raise AgentInputError([(INPUTS, "This must be a JSON object.")])
-        asked = inputs.get(DEFAULT_HANDLE)
+        input_ = inputs.get(DEFAULT_HANDLE)
         if self.input is not None:
-            asked = self.input.render(inputs, limits)
-        said = _history(inputs.get(MESSAGES))
-        if asked is not None and (text := text_of(asked)).strip():
-            said.append(Message(role="user", content=text))
+            input_ = self.input.render(inputs, limits)
+        messages_ = _history(inputs.get(MESSAGES))
+        if input_ is not None and (text := text_of(input_)).strip():
+            messages_.append(Message(role="user", content=text))
         return AgentTask(
-            definition=self.agent, inputs={**own, **(given or {})}, messages=said, linked=linked
+            definition=self.agent,
+            inputs={**rendered, **(inputs_ or {})},
+            messages=messages_,
+            linked=linked,
         )
 
 
-class _Said(StepData):
+class _HistoryMessage(StepData):
     role: Literal["user", "assistant"]
     content: Annotated[str, Field(min_length=1)]
 
 
-def _history(given: Any) -> list[Message]:
+def _history(value: Any) -> list[Message]:
     """Validate the messages from the input handle.
 
     Raises:
         AgentInputError: the value is not a list of messages.
     """
-    if given is None:
+    if value is None:
         return []
-    if not isinstance(given, list) or len(given) > MAX_MESSAGES:
+    if not isinstance(value, list) or len(value) > MAX_MESSAGES:
         raise AgentInputError([(MESSAGES, f"This must be a list of at most {MAX_MESSAGES}.")])
     try:
-        said = [_Said.model_validate(one) for one in given]
+        messages_ = [_HistoryMessage.model_validate(one) for one in value]
     except ValueError:
         problem = "Each message has a role, user or assistant, and a content, which is a text."
         raise AgentInputError([(MESSAGES, problem)]) from None
-    return [Message(role=one.role, content=one.content) for one in said]
+    return [Message(role=one.role, content=one.content) for one in messages_]
 
 
 class AgentNode:
@@ -117,12 +120,15 @@ class AgentNode:
         """
         task = data.task(inputs, context.limits, await linked_tools(context))
         task = _in_chat(task, data, context)
-        most = int(context.limits.max_value_bytes * MESSAGES_SHARE)
+        max_bytes = int(context.limits.max_value_bytes * MESSAGES_SHARE)
         outputs = partial(
-            _outputs, max_bytes=most, named=_is_for_readers(context), own=_keeps_own(context)
+            _outputs,
+            max_bytes=max_bytes,
+            with_references=_is_for_readers(context),
+            only_new=_keeps_own(context),
         )
         state = await self._agents.run(
-            task, context, lambda begun: context.keep(lambda: outputs(begun))
+            task, context, lambda state_: context.keep(lambda: outputs(state_))
         )
         return ExecutionResult(outputs(state))
 
@@ -143,12 +149,12 @@ def _in_chat(task: AgentTask, data: AgentData, context: FlowContext) -> AgentTas
     chat = context.services.get(ChatInput)
     if chat is None or not context.service(ChatScope).is_entry_agent(context.path):
         return task
-    said = chat.messages if data.input is None else (*chat.messages[:-1], *task.messages[-1:])
+    messages_ = chat.messages if data.input is None else (*chat.messages[:-1], *task.messages[-1:])
     definition = task.definition
     if chat.user_tools and context.service(ChatScope).include_user_tools(context.path):
         brought = [ToolUse.model_validate(tool) for tool in chat.user_tools]
         definition = definition.model_copy(update={"tools": [*definition.tools, *brought]})
-    return replace(task, definition=definition, messages=said)
+    return replace(task, definition=definition, messages=messages_)
 
 
 def _is_for_readers(context: FlowContext) -> bool:
@@ -166,8 +172,12 @@ def _keeps_own(context: FlowContext) -> bool:
     return not edges and "/" not in context.path.text
 
 
-def _outputs(state: AgentState, *, max_bytes: int, named: bool, own: bool) -> dict[str, Any]:
-    outputs: dict[str, Any] = {RESULT: state.result(max_bytes, named=named, own=own)}
+def _outputs(
+    state: AgentState, *, max_bytes: int, with_references: bool, only_new: bool
+) -> dict[str, Any]:
+    outputs: dict[str, Any] = {
+        RESULT: state.result(max_bytes, with_references=with_references, only_new=only_new)
+    }
     if state.output_valid is False:
         outputs[DEFAULT_HANDLE] = state.raw_content
     elif state.output is not None:
@@ -187,10 +197,10 @@ def agent_type(
     """
 
     def unknown(data: Mapping[str, Any], models: ModelTable | None) -> list[Fault]:
-        found = unknown_names(
+        unknown_ = unknown_names(
             data.get("agent"), tools=tools, servers=servers, models=models, code=agents.code
         )
-        return [(f"agent.{place}", message) for place, message in found]
+        return [(f"agent.{place}", message) for place, message in unknown_]
 
     return NodeType(
         name="agent",

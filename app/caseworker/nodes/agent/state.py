@@ -45,10 +45,12 @@ class AgentState:
         self.output, self.raw_content = answer.output, answer.raw
         self.output_valid = answer.valid
 
-    def result(self, max_bytes: int, *, named: bool = False, own: bool = False) -> dict[str, Any]:
+    def result(
+        self, max_bytes: int, *, with_references: bool = False, only_new: bool = False
+    ) -> dict[str, Any]:
         """Build the result with the newest messages that fit into ``max_bytes``.
 
-        ``named`` and ``own`` are those of :meth:`Conversation.shown`.
+        ``with_references`` and ``only_new`` are those of :meth:`Conversation.as_result`.
         """
         return {
             "success": self.terminate_reason == "goal",
@@ -64,5 +66,7 @@ class AgentState:
                 {"provider": provider, "model": model, "calls": calls}
                 for (provider, model), calls in self.answers.items()
             ],
-            **self.conversation.shown(max_bytes, named=named, own=own),
+            **self.conversation.as_result(
+                max_bytes, with_references=with_references, only_new=only_new
+            ),
         }

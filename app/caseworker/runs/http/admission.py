@@ -96,14 +96,16 @@ class Admission(ABC):
             ProblemError: the body is invalid for this service; the error names every field.
             GraphRefusedError: the graph or agent is invalid; the error lists all problems.
         """
-        limits, given, ceiling = self._limits, body.budget, self._limits.budget_ceiling
+        limits, budget_body, ceiling = self._limits, body.budget, self._limits.budget_ceiling
         require_none([*usual_violations(body, limits), *self._violations(body)])
         of_request, of_run = await self._own_fields(body, tenant)
         request = RunRequest(
             kind=self.kind,
-            budget=self._usual if given is None else given.over(self._usual).merged_with(ceiling),
-            requires_prices=requires_prices(given, self._default, limits),
-            limits_spending=limits_spending(given, self._default),
+            budget=self._usual
+            if budget_body is None
+            else budget_body.over(self._usual).merged_with(ceiling),
+            requires_prices=requires_prices(budget_body, self._default, limits),
+            limits_spending=limits_spending(budget_body, self._default),
             deadline=body.deadline,
             start_at=body.start_at,
             seed=limits.default_seed if body.seed is None else body.seed,
@@ -127,10 +129,10 @@ class Admission(ABC):
         )
 
     @abstractmethod
-    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
         """Convert ``request`` back to the body fields that only this kind of run has.
 
-        ``sent`` holds the body fields that the caller overrides.
+        ``document`` holds the body fields that the caller overrides.
         """
 
     @abstractmethod
@@ -154,7 +156,7 @@ class CaseAdmission(Admission):
         self._tools = tools
         self._installed = installed
 
-    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
         """Return the question, expected tools, gold answer and mode."""
         return {
             "input": request.input,
@@ -201,27 +203,27 @@ class GraphAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
         """Return the graph and its inputs."""
         inputs = dict(request.inputs)
-        if sent.get("input") is not None:
+        if document.get("input") is not None:
             inputs.pop(DEFAULT_HANDLE, None)
         return {"graph": request.graph, "inputs": inputs}
 
     def chat_graph(
-        self, given: Mapping[str, Any], found: Definition | None, *, with_inputs: bool
+        self, definition: Mapping[str, Any], stored: Definition | None, *, with_inputs: bool
     ) -> dict[str, Any]:
         """Return the graph that a run executes to answer in a thread.
 
-        ``given`` is a graph or a reference. ``found`` is the referenced definition; None if
-        ``given`` is inline or the definition is unknown.
+        ``definition`` is a graph or a reference. ``stored`` is the referenced definition; None if
+        ``definition`` is inline or the definition is unknown.
 
         Raises:
             ProblemError: the definition is unknown.
         """
-        if found is None and is_reference(given):
+        if stored is None and is_reference(definition):
             raise invalid("graph.name", "Unknown graph. GET /graphs lists all graphs.")
-        graph = dict(given if found is None else found.content)
+        graph = dict(definition if stored is None else stored.content)
         steps = graph.get("steps")
         starts = [
             step.get("id")
@@ -250,12 +252,12 @@ class GraphAdmission(Admission):
     ) -> tuple[RunnableGraph, ResolvedDefinition | None]:
         """Return the graph of a run, and its definition if it has a registered one."""
         kind, changes = DefinitionKind(self.kind), self._changes(body)
-        sent = getattr(body, kind)
-        if not is_reference(sent):
-            return await self._definitions.inline(tenant, {**sent, **changes}, kind), None
-        ref = reference_from(sent, kind)
-        found = await self._definitions.named(tenant, ref, changes, remembers=remembers)
-        return found.runnable, found
+        definition = getattr(body, kind)
+        if not is_reference(definition):
+            return await self._definitions.inline(tenant, {**definition, **changes}, kind), None
+        ref = reference_from(definition, kind)
+        resolved = await self._definitions.resolved(tenant, ref, changes, remembers=remembers)
+        return resolved.runnable, resolved
 
     def _changes(self, body: Any) -> _Fields:
         """Return the fields of the definition that the request replaces."""
@@ -264,15 +266,15 @@ class GraphAdmission(Admission):
     async def _own_fields(
         self, body: Any, tenant: str, *, remembers: bool = True
     ) -> tuple[_Fields, _Fields]:
-        runnable, found = await self._runnable(body, tenant, remembers=remembers)
+        runnable, resolved = await self._runnable(body, tenant, remembers=remembers)
         graph, kind = runnable.graph, DefinitionKind(self.kind)
         require_models = partial(self._definitions.require_models, kind, graph)
-        ref = None if found is None else found.head.ref
+        ref = None if resolved is None else resolved.head.ref
         remembered = None
-        if found is not None and found.is_remembered:
+        if resolved is not None and resolved.is_remembered:
             remembered = RememberedVersion(
-                ref=found.head.ref,
-                sha256=found.head.sha256,
+                ref=resolved.head.ref,
+                sha256=resolved.head.sha256,
                 newest=getattr(body, kind).get("version") is None,
                 again=partial(self._read_again, body),
             )
@@ -290,11 +292,11 @@ class GraphAdmission(Admission):
         return replace(new, request=replace(new.request, **of_request), **of_run)
 
     def _violations(self, body: Any) -> Iterator[Violation]:
-        most = self._limits.max_body_bytes
-        if body.inputs and not fits(body.inputs, most, self._limits):
-            yield Violation("inputs", f"The inputs must not exceed {most} bytes as JSON.")
-        if isinstance(body.input, dict | list) and len(as_json(body.input)) > most:
-            yield Violation("input", f"The input must not exceed {most} bytes as JSON.")
+        max_bytes = self._limits.max_body_bytes
+        if body.inputs and not fits(body.inputs, max_bytes, self._limits):
+            yield Violation("inputs", f"The inputs must not exceed {max_bytes} bytes as JSON.")
+        if isinstance(body.input, dict | list) and len(as_json(body.input)) > max_bytes:
+            yield Violation("input", f"The input must not exceed {max_bytes} bytes as JSON.")
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
             message = f"Send this value either as input or as inputs.{DEFAULT_HANDLE}, not both."
             yield Violation(f"inputs.{DEFAULT_HANDLE}", message)
@@ -305,7 +307,7 @@ class AgentAdmission(GraphAdmission):
 
     kind = RunKind.AGENT
 
-    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
         """Return the agent, its conversation and the values of its variables."""
         return {
             "agent": agent_of(request.graph or {}),
@@ -315,14 +317,14 @@ class AgentAdmission(GraphAdmission):
         }
 
     def chat_graph(
-        self, given: Mapping[str, Any], found: Definition | None, *, with_inputs: bool
+        self, definition: Mapping[str, Any], stored: Definition | None, *, with_inputs: bool
     ) -> dict[str, Any]:
         """Return a graph whose first step is the agent and whose second step provides the thread.
 
         An unknown agent raises no error here; graph validation reports it with all other problems.
         """
-        ref = None if found is None else found.head
-        agent = dict(given) if ref is None else {"name": ref.name, "version": ref.version}
+        ref = None if stored is None else stored.head
+        agent = dict(definition) if ref is None else {"name": ref.name, "version": ref.version}
         edges = [
             {
                 "source": _CHAT,
@@ -356,15 +358,15 @@ class AgentAdmission(GraphAdmission):
                 yield Violation(f"inputs.{place}", message)
 
     def _inputs(self, body: Any) -> Mapping[str, Any]:
-        said = [message.model_dump() for message in body.messages or ()]
-        return {**super()._inputs(body), **({MESSAGES: said} if said else {})}
+        messages = [message.model_dump() for message in body.messages or ()]
+        return {**super()._inputs(body), **({MESSAGES: messages} if messages else {})}
 
     async def _runnable(
         self, body: Any, tenant: str, *, remembers: bool
     ) -> tuple[RunnableGraph, ResolvedDefinition | None]:
-        runnable, found = await super()._runnable(body, tenant, remembers=remembers)
+        runnable, resolved = await super()._runnable(body, tenant, remembers=remembers)
         require_none(list(self._input_violations(body, runnable.graph)))
-        return runnable, found
+        return runnable, resolved
 
     def _changes(self, body: Any) -> _Fields:
         return {} if body.model is None else {"model": body.model.model_dump(exclude_unset=True)}
@@ -378,13 +380,13 @@ class AgentAdmission(GraphAdmission):
         self, body: AgentRunBody, graph: Mapping[str, Any]
     ) -> Iterator[Violation]:
         """Yield violations in the input, messages and variables."""
-        said, asked = body.messages or [], body.input
-        if isinstance(asked, str) and not asked.strip():
+        messages, input_ = body.messages or [], body.input
+        if isinstance(input_, str) and not input_.strip():
             yield Violation("input", "The input must not be blank.")
-        elif asked is None and not said:
+        elif input_ is None and not messages:
             yield Violation("input", "An agent run requires input or messages.")
-        elif asked is None and "user" not in (
-            *(each.role for each in said),
+        elif input_ is None and "user" not in (
+            *(each.role for each in messages),
             *(each.role for each in _parsed(graph).prompt.messages),
         ):
             yield Violation("messages", "At least one message must have the role user.")
@@ -410,19 +412,19 @@ class ExternalAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    def fields_of(self, request: RunRequest, sent: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
-        own = {name: value for name, value in settings.items() if name != "parent"}
-        return {**own, "input": request.inputs.get(DEFAULT_HANDLE)}
+        settings_ = {name: value for name, value in settings.items() if name != "parent"}
+        return {**settings_, "input": request.inputs.get(DEFAULT_HANDLE)}
 
     def _violations(self, body: ExternalBody) -> Iterator[Violation]:
-        named = body.models or {}
-        aliases = named.items() if isinstance(named, dict) else enumerate(named)
+        models = body.models or {}
+        aliases = models.items() if isinstance(models, dict) else enumerate(models)
         for place, name in aliases:
             if name not in self._models:
-                known = ", ".join(sorted(self._models)) or "none"
-                message = f"Unknown model. Configured models: {known}."
+                names = ", ".join(sorted(self._models)) or "none"
+                message = f"Unknown model. Configured models: {names}."
                 yield Violation(f"models.{place}", message)
 
     async def _own_fields(self, body: ExternalBody, tenant: str) -> tuple[_Fields, _Fields]:
@@ -446,11 +448,11 @@ class ExternalAdmission(Admission):
         """
         agent = {"name": EXTERNAL_STEP, "prompt": {}, "tools": tools}
         try:
-            found = await self._definitions.inline(tenant, agent, DefinitionKind.AGENT)
+            resolved = await self._definitions.inline(tenant, agent, DefinitionKind.AGENT)
         except GraphRefusedError as refused:
             found_in = graph_violations(refused.problems)
             raise ProblemError(INVALID_REQUEST, violations=found_in) from None
-        return agent_of(found.graph)["tools"]
+        return agent_of(resolved.graph)["tools"]
 
 
 class Admissions:
@@ -485,19 +487,19 @@ class Admissions:
         return await admission.new_run(body, request.caller.tenant, hashed, idempotency_key)
 
 
-def reference_from(sent: Mapping[str, Any], kind: DefinitionKind) -> DefinitionRef:
+def reference_from(document: Mapping[str, Any], kind: DefinitionKind) -> DefinitionRef:
     """Parse a reference to a registered graph or agent: its name and, optionally, its version.
 
     Raises:
         ProblemError: the name or the version is invalid.
     """
     try:
-        wanted = DefinitionByName.model_validate(sent)
+        reference = DefinitionByName.model_validate(document)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        named = ({**wrong, "loc": (kind.value, *wrong["loc"])} for wrong in found)
-        raise ProblemError(INVALID_REQUEST, violations=violations_of(named)) from None
-    return DefinitionRef(wanted.name, wanted.version, kind)
+        errors = error.errors(include_url=False, include_input=False)
+        located = ({**wrong, "loc": (kind.value, *wrong["loc"])} for wrong in errors)
+        raise ProblemError(INVALID_REQUEST, violations=violations_of(located)) from None
+    return DefinitionRef(reference.name, reference.version, kind)
 
 
 def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
@@ -556,34 +558,34 @@ def require_none(violations: Sequence[Violation]) -> None:
         raise ProblemError(INVALID_REQUEST, violations=violations)
 
 
-def given_limits(given: GivenBudget | None, usual: Budget) -> Budget:
+def given_limits(budget_body: GivenBudget | None, usual: Budget) -> Budget:
     """Return the limits in ``usual``, overridden by those that the caller sent.
 
     A limit that the caller sent as null is unlimited.
     """
-    return usual if given is None else given.over(usual)
+    return usual if budget_body is None else budget_body.over(usual)
 
 
-def requires_prices(given: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
+def requires_prices(budget_body: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
     """Return whether the run may only call models whose price is known.
 
     That is the case if its cost limit was set explicitly, by the caller or in the configuration.
     """
-    set_by_caller = given is not None and "max_cost_usd" in given.given
-    budget = given.budget if given is not None and set_by_caller else usual
+    set_by_caller = budget_body is not None and "max_cost_usd" in budget_body.stated
+    budget = budget_body.budget if budget_body is not None and set_by_caller else usual
     return budget.max_cost_dollars is not None or limits.ceiling_requires_prices
 
 
-def limits_spending(given: GivenBudget | None, usual: Budget = UNLIMITED) -> bool:
+def limits_spending(budget_body: GivenBudget | None, usual: Budget = UNLIMITED) -> bool:
     """Return whether cost or tokens are limited by the caller or by a default, ceilings apart."""
-    budget = usual if given is None else given.over(usual)
+    budget = usual if budget_body is None else budget_body.over(usual)
     return budget.max_cost_dollars is not None or budget.max_tokens is not None
 
 
-def _webhook(given: WebhookBody | None) -> Webhook | None:
-    if given is None:
+def _webhook(body: WebhookBody | None) -> Webhook | None:
+    if body is None:
         return None
-    return Webhook(given.url) if given.events is None else Webhook(given.url, tuple(given.events))
+    return Webhook(body.url) if body.events is None else Webhook(body.url, tuple(body.events))
 
 
 def request_hash(body: RunFields) -> str:
@@ -591,10 +593,10 @@ def request_hash(body: RunFields) -> str:
     fields: dict[str, Any] = body.model_dump(mode="json", exclude={"run_id", "budget"})
     if body.budget is not None:  # here null is significant: unlimited
         fields["budget"] = body.budget.to_json()
-    given = fields.pop("input")  # an empty list is a valid input
-    sent = {name: value for name, value in fields.items() if value not in (None, [], {})}
-    sent |= {} if given is None else {"input": given}
-    return hashlib.sha256(as_json(sent)).hexdigest()
+    input_ = fields.pop("input")  # an empty list is a valid input
+    content = {name: value for name, value in fields.items() if value not in (None, [], {})}
+    content |= {} if input_ is None else {"input": input_}
+    return hashlib.sha256(as_json(content)).hexdigest()
 
 
 def as_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:

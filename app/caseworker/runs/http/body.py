@@ -79,23 +79,23 @@ class GivenBudget:
     """
 
     budget: Budget
-    given: frozenset[str]
+    stated: frozenset[str]
     """JSON names of the limits that were sent."""
 
     def over(self, usual: Budget) -> Budget:
         """Return ``usual``, overridden by the limits that were sent, including null."""
         if usual is UNLIMITED:  # omitted limits are unlimited too
             return self.budget
-        names = map(field_name, self.given)
+        names = map(field_name, self.stated)
         return replace(usual, **{name: getattr(self.budget, name) for name in names})
 
     def to_json(self) -> dict[str, int | float | None]:
         """Return the limits that were sent as a dict by JSON name."""
         limits = self.budget.to_json()
-        return {name: limits[name] for name in self.given}
+        return {name: limits[name] for name in self.stated}
 
 
-def _given(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
+def _budget_with_names(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
     try:
         return GivenBudget(read(without_surplus(value, _LIMITS)), frozenset(value))
     except ValidationError as error:
@@ -110,7 +110,9 @@ _BUDGET: Final = TypeAdapter(Budget).core_schema
 
 BudgetBody = Annotated[
     GivenBudget,
-    GetPydanticSchema(lambda *_: core_schema.no_info_wrap_validator_function(_given, _BUDGET)),
+    GetPydanticSchema(
+        lambda *_: core_schema.no_info_wrap_validator_function(_budget_with_names, _BUDGET)
+    ),
 ]
 """Limits for a run."""
 
@@ -364,7 +366,7 @@ class GoingOnBody(RunFields):
     sent apply to the part after the import.
     """
 
-    _sent: dict[str, Any] = PrivateAttr()
+    _document: dict[str, Any] = PrivateAttr()
 
     from_: Annotated[FromRun, Field(alias="from")]
     """The source run, and how much of it to import."""
@@ -398,15 +400,15 @@ class GoingOnBody(RunFields):
     """Whether an external run gets recorded replies."""
 
     @property
-    def sent(self) -> Mapping[str, Any]:
+    def document(self) -> Mapping[str, Any]:
         """The JSON body as the caller sent it, before validation."""
-        return self._sent
+        return self._document
 
     @model_validator(mode="wrap")
     @classmethod
-    def _keep(cls, sent: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        body = read(sent)
-        body._sent = sent
+    def _keep(cls, document: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        body = read(document)
+        body._document = document
         return body
 
 
@@ -415,21 +417,21 @@ OwnBody = CaseBody | GraphRunBody | AgentRunBody | ExternalBody
 _BODIES: Mapping[Any, type[OwnBody]] = by_kind(get_args(OwnBody))
 
 
-def body_of_kind(sent: Any) -> OwnBody:
+def body_of_kind(document: Any) -> OwnBody:
     """Validate a body by the schema for its ``kind``, which defaults to ``case``.
 
     Raises:
         ValidationError: the body is invalid.
     """
-    kind = sent.get("kind") if isinstance(sent, dict) else None
+    kind = document.get("kind") if isinstance(document, dict) else None
     body = _BODIES.get(kind, CaseBody) if isinstance(kind, str) else CaseBody
-    return body.model_validate(sent)
+    return body.model_validate(document)
 
 
-def _of_its_kind(sent: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | GoingOnBody:
-    if isinstance(sent, dict) and "from" in sent:
-        return GoingOnBody.model_validate(sent)
-    return body_of_kind(sent)
+def _of_its_kind(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | GoingOnBody:
+    if isinstance(document, dict) and "from" in document:
+        return GoingOnBody.model_validate(document)
+    return body_of_kind(document)
 
 
 RunBody = Annotated[
@@ -447,8 +449,8 @@ class CancelBody(BodyModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_empty(cls, sent: Any) -> Any:
-        return {} if sent is None else sent
+    def _null_is_empty(cls, value: Any) -> Any:
+        return {} if value is None else value
 
 
 def idempotency_key(headers: Headers) -> str | None:
@@ -479,5 +481,5 @@ def wait_seconds(headers: Headers, *, longest: int) -> int | None:
     """
     if "prefer" not in headers:
         return None
-    found = _WAIT.search(",".join(headers.getlist("prefer")))
-    return min(int(found.group(1)), longest) if found else None
+    match = _WAIT.search(",".join(headers.getlist("prefer")))
+    return min(int(match.group(1)), longest) if match else None

@@ -84,32 +84,32 @@ class CallDetails(View):
     """Further facts about the call, such as tier, provider and how JSON output was requested."""
 
     @classmethod
-    def of(cls, found: CallPayload, mode: str) -> Self:
+    def of(cls, call: CallPayload, mode: str) -> Self:
         """Return the view of a call with its payloads and attempts.
 
         ``mode`` is the configured display mode for payloads, returned as ``payloads``.
         """
-        node, record = found.record.node, found.record
-        cancelled = found.run.status is RunStatus.CANCELLED
-        waiting = {record.node_id} if found.waits else frozenset[str]()
-        status = status_of(node, found.root, cancelled=cancelled, waiting=waiting)  # type: ignore[arg-type]
+        node, record = call.record.node, call.record
+        cancelled = call.run.status is RunStatus.CANCELLED
+        waiting = {record.node_id} if call.waits else frozenset[str]()
+        status = status_of(node, call.root, cancelled=cancelled, waiting=waiting)  # type: ignore[arg-type]
         path = record.call_key or (node["name"] if "step_type" in node["metadata"] else None)
         return cls.model_validate(
             {
                 **{name: node[name] for name in _AS_IT_IS},
-                "run_id": found.run.key.run_id,
+                "run_id": call.run.key.run_id,
                 "path": None if path is None else path.removeprefix("step:"),
                 "status": status,
                 "started_at": instant(node["start_ts_ms"]),
-                "finished_at": None if found.waits else instant(node["end_ts_ms"]),
+                "finished_at": None if call.waits else instant(node["end_ts_ms"]),
                 "reason": node["stop_reason"] if node["status"] == "halt" else None,
                 "error": _error_of(node, "failed"),
                 "retries": node["retries_used"],
-                "attempts": _attempts_of(found, cancelled),
+                "attempts": _attempts_of(call, cancelled),
                 "usage": {name: node[name] for name in CallUsage.model_fields},
                 "payloads": mode,
-                "request": found.payload.request,
-                "reply": found.payload.reply,
+                "request": call.payload.request,
+                "reply": call.payload.reply,
             },
         )
 
@@ -122,14 +122,14 @@ def instant(epoch_ms: int | None) -> datetime | None:
     return None if epoch_ms is None else datetime.fromtimestamp(epoch_ms / 1000, UTC)
 
 
-def _attempts_of(found: CallPayload, cancelled: bool) -> Sequence[Mapping[str, Any]]:
-    nodes, parent = found.attempts, found.record.node
+def _attempts_of(call: CallPayload, cancelled: bool) -> Sequence[Mapping[str, Any]]:
+    nodes, parent = call.attempts, call.record.node
     after = [following for _, following in pairwise(nodes)]
     return [
         {
             "node_id": node["node_id"],
             "attempt": node["metadata"].get("attempt", number),
-            "status": status_of(node, found.root, cancelled=cancelled),  # type: ignore[arg-type]
+            "status": status_of(node, call.root, cancelled=cancelled),  # type: ignore[arg-type]
             "started_at": instant(node["start_ts_ms"]),
             "finished_at": instant(node["end_ts_ms"]),
             "error": _error_of(node, _handling(then, parent)),

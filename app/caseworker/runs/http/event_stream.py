@@ -106,12 +106,12 @@ def last_event_id(headers: Headers) -> int | None:
     Raises:
         ProblemError: the value is not a valid event ID.
     """
-    given = headers.get("last-event-id")
-    if given is None:
+    header = headers.get("last-event-id")
+    if header is None:
         return None
-    if not _VALID_SEQ.fullmatch(given):
+    if not _VALID_SEQ.fullmatch(header):
         raise invalid("Last-Event-ID", "This must be an event ID (an integer).")
-    return min(int(given), MAX_SEQ)
+    return min(int(header), MAX_SEQ)
 
 
 def wants_page(headers: Headers) -> bool:

@@ -27,13 +27,13 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
         SourceNotEndedError: the source run has not ended.
         ProblemError: the body specifies another kind.
     """
-    wanted = body.from_.run_id
+    run_id = body.from_.run_id
     try:
-        source = await runs.get(RunKey(tenant, wanted))
+        source = await runs.get(RunKey(tenant, run_id))
     except RunNotFoundError:
-        raise SourceNotFoundError(wanted) from None
+        raise SourceNotFoundError(run_id) from None
     if not source.finished:
-        raise SourceNotEndedError(wanted)
+        raise SourceNotEndedError(run_id)
     if body.kind not in (None, source.kind.value):
         message = f"The source run is of kind {source.kind.value}. Send the same kind or omit it."
         raise invalid("kind", message)
@@ -48,17 +48,17 @@ def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) 
     Raises:
         ProblemError: a field is invalid or does not belong to runs of this kind.
     """
-    sent = {name: value for name, value in body.sent.items() if value is not None}
-    del sent["from"]
+    fields_of_body = {name: value for name, value in body.document.items() if value is not None}
+    del fields_of_body["from"]
     about = {"kind": source.kind.value, "seed": source.seed, "timezone": source.timezone}
     inherited = {name: it for name, it in {**about, **fields}.items() if it is not None}
-    if "messages" in sent:
+    if "messages" in fields_of_body:
         inherited.pop("input", None)
     try:
-        return body_of_kind(inherited | sent)
+        return body_of_kind(inherited | fields_of_body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        raise ProblemError(INVALID_REQUEST, violations=violations_of(found)) from None
+        errors = error.errors(include_url=False, include_input=False)
+        raise ProblemError(INVALID_REQUEST, violations=violations_of(errors)) from None
 
 
 def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
@@ -66,18 +66,18 @@ def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget
 
     ``ceiling`` caps the limits. ``source`` is the request of the source run.
     """
-    given, request = body.budget, new.request
-    budget = source.budget if given is None else given.over(source.budget)
-    prices_asked = given is not None and "max_cost_usd" in given.given
+    budget_body, request = body.budget, new.request
+    budget = source.budget if budget_body is None else budget_body.over(source.budget)
+    prices_asked = budget_body is not None and "max_cost_usd" in budget_body.stated
     requires_prices = request.requires_prices if prices_asked else source.requires_prices
-    wanted = body.from_
+    source_ref = body.from_
     request = replace(
         request,
         budget=budget.merged_with(ceiling),
         requires_prices=requires_prices,
-        limits_spending=source.limits_spending or limits_spending(given),
+        limits_spending=source.limits_spending or limits_spending(budget_body),
         definition_ref=(request if body.graph or body.agent else source).definition_ref,
-        source=RunSource(wanted.run_id, wanted.until),
+        source=RunSource(source_ref.run_id, source_ref.until),
         chat=source.chat,
     )
     return replace(new, request=request)

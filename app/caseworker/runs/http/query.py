@@ -53,9 +53,9 @@ class RunQuery(PageQuery):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_metadata(cls, sent: Mapping[str, Any]) -> Any:
+    def _without_metadata(cls, query: Mapping[str, Any]) -> Any:
         """Remove the parameters that :func:`metadata_filter` parses."""
-        return {name: sent[name] for name in sent if not name.startswith(METADATA_PREFIX)}
+        return {name: query[name] for name in query if not name.startswith(METADATA_PREFIX)}
 
 
 def metadata_filter(query: QueryParams) -> dict[str, str]:
@@ -66,19 +66,19 @@ def metadata_filter(query: QueryParams) -> dict[str, str]:
     Raises:
         ProblemError: a text cannot be stored, or there are too many filters.
     """
-    found: dict[str, str] = {}
+    filters: dict[str, str] = {}
     for name, value in query.multi_items():
         if not name.startswith(METADATA_PREFIX):
             continue
         key = name.removeprefix(METADATA_PREFIX)
         if not key or not (is_storable(key) and is_storable(value)):
             raise invalid("metadata", "Write metadata.<key>=<value>, without NUL characters.")
-        if len(found) == MAX_METADATA_FILTERS:
+        if len(filters) == MAX_METADATA_FILTERS:
             raise invalid(
                 "metadata", f"At most {MAX_METADATA_FILTERS} metadata filters are allowed."
             )
-        found[key] = value
-    return found
+        filters[key] = value
+    return filters
 
 
 MAX_CANCELLED_AT_ONCE = 1000
@@ -122,7 +122,7 @@ class CancelRunsBody(BodyModel):
         return self
 
     @property
-    def wanted(self) -> RunFilter:
+    def run_filter(self) -> RunFilter:
         """Filter that selects one batch of runs to cancel."""
         fields = self.model_dump(exclude={"reason", "metadata"})
         texts = {

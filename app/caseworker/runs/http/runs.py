@@ -69,7 +69,7 @@ ANSWER_SECONDS = 2.0
 router = api_router("runs", prefix="/runs")
 
 
-async def shown(run: Run, request: ApiRequest) -> RunView:
+async def view_for(run: Run, request: ApiRequest) -> RunView:
     """Return the view of a run for its caller, with its usage so far."""
     runs, payloads, root = request.service(RunService), request.service(Payloads), request.root
     return await view_of(await runs.with_usage(run), root, payloads)
@@ -142,7 +142,7 @@ async def post_run(
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
     run = await awaited(request, accepted.run, wait)
-    view = await shown(run, request)
+    view = await view_for(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
         renews = not accepted.created and "idempotency-key" in request.headers
         fields = await access.opened(run, request, renew=renews)
@@ -171,12 +171,12 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
 
     A page of large runs may hold fewer than `limit` runs.
     """
-    wanted = RunFilter(
+    run_filter = RunFilter(
         **query.model_dump(),
         metadata=metadata_filter(request.query_params),
         max_bytes=request.service(ApiLimits).max_page_bytes,
     )
-    page = await request.service(RunService).store.find(request.caller.tenant, wanted)
+    page = await request.service(RunService).store.find(request.caller.tenant, run_filter)
     return await run_in_threadpool(RunPage.of, page, request.root, request.service(Payloads))
 
 
@@ -185,7 +185,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: status, input, result, usage and stop reason."""
     run = await request.service(RunService).get(RunKey(request.caller.tenant, run_id))
-    return await shown(run, request)
+    return await view_for(run, request)
 
 
 @router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)
@@ -234,7 +234,7 @@ async def cancel_runs(body: CancelRunsBody, request: ApiRequest) -> CancelledRun
     request.require_small()
     caller = request.caller
     stopped = await request.service(RunService).cancel_matching(
-        caller.tenant, body.wanted, by=caller.name, reason=body.reason
+        caller.tenant, body.run_filter, by=caller.name, reason=body.reason
     )
     return CancelledRunsView.model_validate(stopped)
 
@@ -285,7 +285,7 @@ async def _accepted_from(
         return earlier
     admissions, runs = request.service(Admissions), request.service(RunService)
     source = (await source_of(body, request.caller.tenant, runs)).request
-    fields = admissions[source.kind].fields_of(source, body.sent)
+    fields = admissions[source.kind].fields_of(source, body.document)
     new = await admissions.new_run(completed(body, source, fields), request, hashed, key)
     ceiling = request.service(ApiLimits).budget_ceiling
     return await runs.accept(going_on(new, body, source, ceiling))

@@ -109,7 +109,7 @@ async def get_statistics(
 ) -> RunStatistics:
     """Return how many runs were accepted over time, how they ended and how long they took."""
     after, before = query.range()
-    found = await request.service(RunService).store.statistics(
+    figures = await request.service(RunService).store.statistics(
         request.caller.tenant, query.period, after, before
     )
-    return RunStatistics(period=query.period, after=after, before=before, **found)
+    return RunStatistics(period=query.period, after=after, before=before, **figures)

@@ -56,8 +56,10 @@ async def get_trace(
         return Response(spans, media_type="application/json")
     payloads = None
     if query.format == "explain":
-        shown = await asyncio.to_thread(first_in_tree, cast("Snapshot", trace.snapshot), MAX_NODES)
-        payloads = await reading.of_run(key, shown)
+        node_ids = await asyncio.to_thread(
+            first_in_tree, cast("Snapshot", trace.snapshot), MAX_NODES
+        )
+        payloads = await reading.of_run(key, node_ids)
     elif query.payloads:
         payloads = await reading.of_run(key)
     # A run may have a hundred thousand calls: process them in a thread to keep serving others.
@@ -78,8 +80,8 @@ async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) 
     Steps and the run itself are calls too. Calls can be read while the run executes.
     """
     key = RunKey(request.caller.tenant, run_id)
-    found = await request.service(PayloadReading).call(key, node_id)
-    details = CallDetails.of(found, request.service(Payloads).mode)
+    call = await request.service(PayloadReading).call(key, node_id)
+    details = CallDetails.of(call, request.service(Payloads).mode)
     return Response(details.model_dump_json(), media_type="application/json")
 
 

@@ -49,13 +49,13 @@ class Links(View):
     @classmethod
     def of(cls, run_id: str, root: str) -> Self:
         """Return the URLs for a run. ``root`` is their path prefix."""
-        here = f"{root}/runs/{run_id}"  # run IDs need no quoting
+        base = f"{root}/runs/{run_id}"  # run IDs need no quoting
         return cls(
-            self=here,
-            trace=f"{here}/trace",
-            events=f"{here}/events",
-            artifacts=f"{here}/artifacts",
-            cancel=f"{here}/cancel",
+            self=base,
+            trace=f"{base}/trace",
+            events=f"{base}/events",
+            artifacts=f"{base}/artifacts",
+            cancel=f"{base}/cancel",
         )
 
 
@@ -267,28 +267,28 @@ async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
     ``root`` is the path prefix for its URLs; ``payloads`` shows its inputs as configured.
     """
     inputs = dict(run.request.inputs)
-    asked = inputs.pop(DEFAULT_HANDLE, None) or run.request.input or None
-    given: Sequence[Any] = [asked, inputs or None]
-    if inputs or (asked is not None and not (isinstance(asked, str) and len(asked) < _SHORT)):
+    input_ = inputs.pop(DEFAULT_HANDLE, None) or run.request.input or None
+    displayed: Sequence[Any] = [input_, inputs or None]
+    if inputs or (input_ is not None and not (isinstance(input_, str) and len(input_) < _SHORT)):
         # Redacting a long text would block the event loop.
-        given = await asyncio.to_thread(lambda: [*map(payloads.display, given)])
-    elif asked is not None:
-        given = payloads.display(asked), None
+        displayed = await asyncio.to_thread(lambda: [*map(payloads.display, displayed)])
+    elif input_ is not None:
+        displayed = payloads.display(input_), None
     members = _members(run, root)
     if run.kind is RunKind.EXTERNAL:
         members["parent_run_id"] = parent_of(run.request)
-    return _VIEWS[run.kind](**members, input=given[0], inputs=given[1], result=run.result)
+    return _VIEWS[run.kind](**members, input=displayed[0], inputs=displayed[1], result=run.result)
 
 
 def _members(run: Run, root: str) -> dict[str, Any]:
-    named, source = run.request.definition_ref, run.request.source
+    ref, source = run.request.definition_ref, run.request.source
     if (name := external_name(run.request)) is not None:
-        named = DefinitionRef(name, kind=DefinitionKind.AGENT)
-    definition = None if named is None else RunDefinition.model_validate(named)
+        ref = DefinitionRef(name, kind=DefinitionKind.AGENT)
+    definition = None if ref is None else RunDefinition.model_validate(ref)
     return {
         **{name: getattr(run, name) for name in _OF_RUN},
         "run_id": run.key.run_id,
-        **{kind: definition if named and named.kind is kind else None for kind in DefinitionKind},
+        **{kind: definition if ref and ref.kind is kind else None for kind in DefinitionKind},
         "thread_id": None if run.request.chat is None else run.request.chat.thread_id,
         "start_at": run.request.start_at,
         # A waiting run has released its attempt; it counts again when it resumes.

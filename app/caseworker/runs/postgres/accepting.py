@@ -241,19 +241,19 @@ class QueueRoom:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left = 0
+        self._runs_left = 0
         self._until = 0.0
 
     def take(self, runs: int) -> bool:
         """Use capacity for some runs; return False if the queue must be counted first."""
-        if runs > self._left or self._clock() >= self._until:
+        if runs > self._runs_left or self._clock() >= self._until:
             return False
-        self._left -= runs
+        self._runs_left -= runs
         return True
 
     def counted(self, free: int) -> None:
         """Record how many runs the queue can still hold, after a count."""
-        self._left = free // self.PART
+        self._runs_left = free // self.PART
         self._until = self._clock() + self.SECONDS
 
 
@@ -306,17 +306,21 @@ async def _queue(
     capacity again, the runs are retried in a batch. Accepted one by one, concurrent runs would not
     count each other.
     """
-    most = queued[0].max_queued
-    counts = most < UNLIMITED and not room.take(len(queued))
-    parameters = most if counts else 0, _document(queued), most
+    max_queued = queued[0].max_queued
+    counts = max_queued < UNLIMITED and not room.take(len(queued))
+    parameters = max_queued if counts else 0, _document(queued), max_queued
     rows = await (await connection.execute(ACCEPT_QUEUED, parameters)).fetchall()
     if rows and counts:
-        room.counted(most - rows[0]["waiting"] - len(rows))
+        room.counted(max_queued - rows[0]["waiting"] - len(rows))
     answers = _created(rows)
-    left = [insert for insert in queued if insert.new.key not in answers]
-    if left and most < UNLIMITED:
-        asked = {"runs": _document(left), "most": most, "few": few_of_queue(most)}
-        new = await (await connection.execute(ASK_FOR_ROOM, asked)).fetchall()
+    unanswered = [insert for insert in queued if insert.new.key not in answers]
+    if unanswered and max_queued < UNLIMITED:
+        room_parameters = {
+            "runs": _document(unanswered),
+            "most": max_queued,
+            "few": few_of_queue(max_queued),
+        }
+        new = await (await connection.execute(ASK_FOR_ROOM, room_parameters)).fetchall()
         answers |= {_key_of(row): _without_room(row) for row in new}
     return answers
 

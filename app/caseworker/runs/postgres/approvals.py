@@ -50,7 +50,7 @@ _WITH_RUN = approvals.join(
     runs,
     and_(runs.c.tenant_id == approvals.c.tenant_id, runs.c.run_id == approvals.c.run_id),
 )
-_SHOWN = select(approvals, _OPEN.label("open")).select_from(_WITH_RUN)
+_APPROVALS = select(approvals, _OPEN.label("open")).select_from(_WITH_RUN)
 _RUN = (
     select(literal(1))
     .where(runs.c.tenant_id == approvals.c.tenant_id, runs.c.run_id == approvals.c.run_id, _CAN_END)
@@ -131,7 +131,7 @@ class PostgresApprovals:
         self._engines = engines
         self.notifier = RunNotifier()
 
-    async def ask(self, run: Run, asked: StoredQuestion) -> Approval | None:
+    async def ask(self, run: Run, question: StoredQuestion) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -142,11 +142,11 @@ class PostgresApprovals:
             if (await connection.exec_driver_sql(LOCK_OWNED, place)).rowcount == 0:
                 return None
             await connection.execute(
-                upsert(approvals).values(_row_of(key, asked)).on_conflict_do_nothing()
+                upsert(approvals).values(_row_of(key, question)).on_conflict_do_nothing()
             )
             # After a resume the stored question may already be past its time limit.
-            await _time_out(connection, key, [asked.approval_id])
-            return await _read(connection, key, asked.approval_id)
+            await _time_out(connection, key, [question.approval_id])
+            return await _read(connection, key, question.approval_id)
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
         """Record expired questions as timed out, then return the decisions by approval ID."""
@@ -155,8 +155,8 @@ class PostgresApprovals:
         async with transaction(self._engines.work) as connection:
             await _time_out(connection, key, ids)
             rows = (await connection.execute(query)).mappings().all()
-        found = {row["approval_id"]: _decision_of(row) for row in rows}
-        return {each: decision for each, decision in found.items() if decision is not None}
+        decided = {row["approval_id"]: _decision_of(row) for row in rows}
+        return {each: decision for each, decision in decided.items() if decision is not None}
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:
         """Store a decision, and queue the run if it is waiting.
@@ -169,9 +169,9 @@ class PostgresApprovals:
         async with transaction(self._engines.work) as connection:
             # Orders this against suspend_in: it sees the decision, or its run is woken here.
             await connection.execute(lock)
-            asked = await _read(connection, key, deciding.approval_id)
-            if asked is None or not asked.open:
-                return asked
+            stored = await _read(connection, key, deciding.approval_id)
+            if stored is None or not stored.open:
+                return stored
             undecided = place & approvals.c.decision.is_(None)  # a read may have timed it out
             await connection.execute(
                 update(approvals).where(undecided).values(_values_of(deciding))
@@ -195,12 +195,12 @@ class PostgresApprovals:
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
         """Return the questions that a run asked, oldest first; None if the run does not exist."""
-        there = select(runs.c.run_id).where(of_run(runs, key), runs.c.request.is_not(None))
-        query = _SHOWN.where(of_run(approvals, key)).order_by(
+        existing_run = select(runs.c.run_id).where(of_run(runs, key), runs.c.request.is_not(None))
+        query = _APPROVALS.where(of_run(approvals, key)).order_by(
             approvals.c.requested_at, approvals.c.approval_id
         )
         async with transaction(self._engines.work, key.tenant) as connection:
-            if await connection.scalar(there) is None:
+            if await connection.scalar(existing_run) is None:
                 return None
             return [_of_row(row) for row in (await connection.execute(query)).mappings()]
 
@@ -251,19 +251,19 @@ async def _time_out(connection: AsyncConnection, key: RunKey, approval_ids: Sequ
 
 
 async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> Approval | None:
-    query = _SHOWN.where(of_run(approvals, key), approvals.c.approval_id == approval_id)
+    query = _APPROVALS.where(of_run(approvals, key), approvals.c.approval_id == approval_id)
     row = (await connection.execute(query)).mappings().one_or_none()
     return None if row is None else _of_row(row)
 
 
-def _row_of(key: RunKey, asked: StoredQuestion) -> dict[str, Any]:
-    question = asked.question
+def _row_of(key: RunKey, stored_question: StoredQuestion) -> dict[str, Any]:
+    question = stored_question.question
     return {
         "tenant_id": key.tenant,
         "run_id": key.run_id,
-        "approval_id": asked.approval_id,
-        "node_id": asked.node_id,
-        "call_key": asked.call_key,
+        "approval_id": stored_question.approval_id,
+        "node_id": stored_question.node_id,
+        "call_key": stored_question.call_key,
         "subject": question.subject,
         "message": storable(question.message),
         "arguments": question.arguments,

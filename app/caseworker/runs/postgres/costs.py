@@ -96,9 +96,11 @@ class Bounds:
         """
         before = max(after, before)
         kept = min(max(after, complete_from or after), before)
-        hours, hours_end = _whole(timedelta(hours=1), kept, before)
+        hours, hours_end = _complete_steps(timedelta(hours=1), kept, before)
         day = timedelta(days=1)
-        days, days_end = _whole(day, hours, hours_end) if by_day else (hours_end, hours_end)
+        days, days_end = (
+            _complete_steps(day, hours, hours_end) if by_day else (hours_end, hours_end)
+        )
         return cls(
             after=after,
             kept=kept,
@@ -114,7 +116,7 @@ class Bounds:
         return asdict(self)
 
 
-def _whole(step: timedelta, start: datetime, end: datetime) -> tuple[datetime, datetime]:
+def _complete_steps(step: timedelta, start: datetime, end: datetime) -> tuple[datetime, datetime]:
     """Return the start and end of the whole steps in a range; twice its end if it has none."""
     rest = (start - FIRST) % step
     first = start + (step - rest) % step if end - start >= step else end
@@ -132,11 +134,11 @@ async def bounds_of(
 ) -> Bounds:
     """Return the bounds for the runs of a tenant, or of all tenants.
 
-    Read in a statement before the one that uses them: costs are only filled in, so what was
-    complete stays complete.
+    Read in a statement before the one that uses them: a period whose costs are complete stays
+    complete.
     """
-    asked = {"all": tenant is None, "tenant": tenant}
-    complete_from = (await connection.exec_driver_sql(_COMPLETE_FROM, asked)).scalar()
+    parameters = {"all": tenant is None, "tenant": tenant}
+    complete_from = (await connection.exec_driver_sql(_COMPLETE_FROM, parameters)).scalar()
     return Bounds.of(after or FIRST, before or LAST, complete_from, by_day=by_day)
 
 

@@ -21,7 +21,7 @@ from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.graphs import DefinitionVersion
 from caseworker.runs.run import DefinitionRef
 
-Asked = tuple[str, DefinitionRef]
+HeadKey = tuple[str, DefinitionRef]
 """A tenant and a reference to look up."""
 
 HEAD = tuple(DefinitionVersion.__dataclass_fields__)
@@ -56,7 +56,9 @@ class DefinitionHeads:
             row_factory=dict_row,
             prepare_threshold=0,
         )
-        self._asking: GroupCommit[Asked, DefinitionVersion | None] = GroupCommit(connect, heads_of)
+        self._asking: GroupCommit[HeadKey, DefinitionVersion | None] = GroupCommit(
+            connect, heads_of
+        )
 
     def begin(self) -> None:
         """Start answering lookups; the first one opens the connection."""
@@ -80,23 +82,23 @@ class DefinitionHeads:
 
 
 async def heads_of(
-    connection: psycopg.AsyncConnection[Any], asked: Sequence[Asked]
+    connection: psycopg.AsyncConnection[Any], keys: Sequence[HeadKey]
 ) -> Sequence[DefinitionVersion | Later | None]:
     """Return the version that each reference resolves to, in the same order.
 
     An element is None if the version does not exist, or Later if the lookup must be retried.
     """
-    cursor = await connection.execute(HEADS, (asked_for(asked),))
-    found = {row.pop("place"): row for row in await cursor.fetchall()}
+    cursor = await connection.execute(HEADS, (asked_for(keys),))
+    rows_by_place = {row.pop("place"): row for row in await cursor.fetchall()}
     return [
         DefinitionVersion(**{**row, "kind": DefinitionKind(row["kind"])})
-        if (row := found.get(place)) is not None
+        if (row := rows_by_place.get(place)) is not None
         else None
-        for place in range(len(asked))
+        for place in range(len(keys))
     ]
 
 
-def asked_for(asked: Iterable[Asked]) -> str:
+def asked_for(keys: Iterable[HeadKey]) -> str:
     """Return the JSON parameter of :data:`HEADS`: the references, each with its index."""
     rows = [
         {
@@ -106,6 +108,6 @@ def asked_for(asked: Iterable[Asked]) -> str:
             "name": ref.name,
             "version": ref.version,
         }
-        for place, (tenant, ref) in enumerate(asked)
+        for place, (tenant, ref) in enumerate(keys)
     ]
     return dump(rows)

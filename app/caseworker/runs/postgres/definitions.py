@@ -124,14 +124,14 @@ class PostgresDefinitions:
             if head is None:
                 return None
             self._resolved[tenant, ref] = head
-            if (known := self._contents.get((tenant, head))) is not None:
-                return known
+            if (remembered := self._contents.get((tenant, head))) is not None:
+                return remembered
             ref = head.ref
         async with transaction(self._engines.work, tenant) as connection:
-            found = (await _definitions(connection, tenant, [ref])).get(ref)
-        if found is not None and found.head.size_bytes <= KEPT_BYTES // 8:
-            self._contents[tenant, found.head] = found
-        return found
+            definition = (await _definitions(connection, tenant, [ref])).get(ref)
+        if definition is not None and definition.head.size_bytes <= KEPT_BYTES // 8:
+            self._contents[tenant, definition.head] = definition
+        return definition
 
     def remembered(self, tenant: str, ref: DefinitionRef) -> Definition | None:
         """Return the last result of :meth:`get`, if it is cached; the store may have changed."""
@@ -139,21 +139,21 @@ class PostgresDefinitions:
         return None if head is None else self._contents.get((tenant, head))
 
     async def load(
-        self, tenant: str, wanted: Iterable[DefinitionRef], *, max_bytes: int
+        self, tenant: str, refs: Iterable[DefinitionRef], *, max_bytes: int
     ) -> Mapping[DefinitionRef, Definition]:
-        """Return the definitions that exist among ``wanted``, by reference.
+        """Return the definitions that exist among ``refs``, by reference.
 
         Raises:
             DefinitionsTooLargeError: the total size exceeds ``max_bytes``, with each definition
                 counted once. Nothing was read.
         """
         async with transaction(self._engines.work, tenant) as connection:
-            return await _definitions(connection, tenant, wanted, max_bytes)
+            return await _definitions(connection, tenant, refs, max_bytes)
 
-    async def known(self, tenant: str, wanted: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
-        """Return the references in ``wanted`` whose definition exists."""
+    async def known(self, tenant: str, refs: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
+        """Return the references in ``refs`` whose definition exists."""
         async with transaction(self._engines.work, tenant) as connection:
-            return (await _heads_of(connection, tenant, wanted)).keys()
+            return (await _heads_of(connection, tenant, refs)).keys()
 
     async def find(
         self, tenant: str, kind: DefinitionKind, *, limit: int, cursor: str | None
@@ -199,8 +199,8 @@ class PostgresDefinitions:
             if users:
                 raise DefinitionInUseError(ref, users)
             emptied: dict[str, Any] = {"definition": null(), "description": null(), "uses": []}
-            gone = _live(tenant, ref.kind, ref.name) & definitions.c.version.in_(doomed)
-            await connection.execute(update(definitions).where(gone).values(emptied))
+            deleted = _live(tenant, ref.kind, ref.name) & definitions.c.version.in_(doomed)
+            await connection.execute(update(definitions).where(deleted).values(emptied))
             target = ref.name if ref.version is None else f"{ref.name}@{ref.version}"
             await record(connection, tenant, Act(f"{ref.kind.value}.deleted"), target)
 
@@ -214,12 +214,12 @@ class PostgresDefinitions:
 
 async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) -> Registered:
     await _lock(connection, new.tenant)
-    own = DefinitionRef(new.name, kind=new.kind)
-    known = await _heads_of(connection, new.tenant, {own, *new.uses})
-    newest = known.get(own)
+    own_ref = DefinitionRef(new.name, kind=new.kind)
+    heads = await _heads_of(connection, new.tenant, {own_ref, *new.uses})
+    newest = heads.get(own_ref)
     if newest is not None and (newest.sha256, newest.description) == (new.sha256, new.description):
         return Registered(newest, created=False)
-    if not known.keys() >= set(new.uses):
+    if not heads.keys() >= set(new.uses):
         raise ContainedDefinitionGoneError
     ever = and_(
         definitions.c.tenant_id == new.tenant,
@@ -252,26 +252,28 @@ async def _lock(connection: AsyncConnection, tenant: str) -> None:
 
 
 async def _heads_of(
-    connection: AsyncConnection, tenant: str, wanted: Iterable[DefinitionRef]
+    connection: AsyncConnection, tenant: str, references: Iterable[DefinitionRef]
 ) -> Mapping[DefinitionRef, DefinitionVersion]:
-    refs = list(wanted)
-    asked = asked_for((tenant, ref) for ref in refs)
-    rows = await connection.exec_driver_sql(HEADS, (asked,))
+    refs = list(references)
+    parameters = asked_for((tenant, ref) for ref in refs)
+    rows = await connection.exec_driver_sql(HEADS, (parameters,))
     return {refs[row.place]: _head(row) for row in rows}
 
 
 async def _definitions(
     connection: AsyncConnection,
     tenant: str,
-    wanted: Iterable[DefinitionRef],
+    refs: Iterable[DefinitionRef],
     max_bytes: float = math.inf,
 ) -> Mapping[DefinitionRef, Definition]:
     """Return definitions; one that is deleted concurrently is left out."""
-    heads = await _heads_of(connection, tenant, wanted)
+    heads = await _heads_of(connection, tenant, refs)
     distinct = {head.ref: head for head in heads.values()}
     if sum(head.size_bytes for head in distinct.values()) > max_bytes:
         raise DefinitionsTooLargeError
-    rows = await connection.execute(_CONTENTS_OF, {"tenant": tenant, "wanted": _asked(distinct)})
+    rows = await connection.execute(
+        _CONTENTS_OF, {"tenant": tenant, "wanted": _json_of_refs(distinct)}
+    )
     read = {_ref(row): row.definition for row in rows}
     return {
         ref: Definition(head, read[head.ref]) for ref, head in heads.items() if head.ref in read
@@ -299,7 +301,7 @@ async def _users(
     return [_ref(row) for row in rows]
 
 
-def _asked(refs: Iterable[DefinitionRef]) -> str:
+def _json_of_refs(refs: Iterable[DefinitionRef]) -> str:
     return exact_dump(_as_json(refs))
 
 

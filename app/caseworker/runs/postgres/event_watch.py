@@ -50,7 +50,7 @@ class EventWatch:
         self._executing = executing
         self._seen: dict[RunKey, int] = {}
         """The runs to poll, with the newest known event of each."""
-        self._asked = ""
+        self._query = ""
         """``_seen`` as JSON; empty if it must be serialized again."""
         self._changes = (0, 0)
 
@@ -74,35 +74,35 @@ class EventWatch:
 
     async def _somebody_follows(self) -> None:
         """Wait until a client follows a run that is not executed here."""
-        while not self._elsewhere():
+        while not self._runs_of_others():
             await self._notifier.listened()
             await asyncio.sleep(WATCH_SECONDS)
 
-    def _elsewhere(self) -> bool:
+    def _runs_of_others(self) -> bool:
         """Update the set of runs to poll; return whether it is non-empty.
 
         A newly added run starts at event 0: its followers may have read its events while it was
         executed by another process.
         """
-        here = self._executing
-        changes = (self._notifier.changes, here.changes if here else 0)
+        executing = self._executing
+        changes = (self._notifier.changes, executing.changes if executing else 0)
         if changes != self._changes:
             self._changes = changes
-            followed = self._notifier.listened_to - (here.active if here else frozenset())
+            followed = self._notifier.listened_to - (executing.active if executing else frozenset())
             if followed != self._seen.keys():
                 self._seen = {key: self._seen.get(key, 0) for key in followed}
-                self._asked = ""
+                self._query = ""
         return bool(self._seen)
 
     async def _look(self, connection: Connection) -> None:
         """Poll once, and notify the followers of each run that has new events."""
-        if not self._asked:
+        if not self._query:
             seen = self._seen.items()
-            self._asked = dump(
+            self._query = dump(
                 [{"tenant_id": k.tenant, "run_id": k.run_id, "seq": seq} for k, seq in seen]
             )
-        cursor = await connection.execute(NEWER, (self._asked,))
+        cursor = await connection.execute(NEWER, (self._query,))
         for tenant, run_id, seq in await cursor.fetchall():
             self._seen[RunKey(tenant, run_id)] = seq
             self._notifier.notify(RunKey(tenant, run_id))
-            self._asked = ""
+            self._query = ""

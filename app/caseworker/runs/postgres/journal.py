@@ -231,8 +231,10 @@ async def write_in_batch(
     if the second statement fails.
     """
     ends = [write for write in writes if write.end is not None]
-    others = [write for write in writes if write.end is None]
-    permissions = iter(await _write_all(connection, others, usual, costs) if others else ())
+    writes_without_end = [write for write in writes if write.end is None]
+    permissions = iter(
+        await _write_all(connection, writes_without_end, usual, costs) if writes_without_end else ()
+    )
     finished = iter(await _finish_all(connection, ends) if ends else ())
     return [next(permissions if write.end is None else finished) for write in writes]
 
@@ -243,10 +245,10 @@ async def _write_all(
     usual: UsualTimes,
     costs: str,
 ) -> Sequence[Permission | Later]:
-    asked = {write.owner: write.owner_row for write in writes}
+    rows_by_owner = {write.owner: write.owner_row for write in writes}
     calls, events = [write.calls for write in writes], [write.events for write in writes]
     statement = JOURNAL
-    parameters: tuple[str, ...] = (_array(asked.values()), _merged(calls), _merged(events))
+    parameters: tuple[str, ...] = (_array(rows_by_owner.values()), _merged(calls), _merged(events))
     settled = [row for write in writes for row in write.settled]
     holds = [row for write in writes for row in write.holds]
     if settled or holds:
@@ -256,7 +258,7 @@ async def _write_all(
     owned = _by_owner(await (await connection.execute(statement, parameters)).fetchall())
     answered_at = usual.answered_at(sent_at, time.monotonic())
     # Skipped runs are lost, finished, or locked by another transaction.
-    skipped = [row for owner, row in asked.items() if owner not in owned]
+    skipped = [row for owner, row in rows_by_owner.items() if owner not in owned]
     states = await _states(connection, skipped) if skipped else {}
     return [_permission(write.owner, owned, states, answered_at) for write in writes]
 
@@ -285,10 +287,10 @@ async def _finish_all(
 
 
 async def _states(
-    connection: psycopg.AsyncConnection[Any], asked: Sequence[str]
+    connection: psycopg.AsyncConnection[Any], rows: Sequence[str]
 ) -> Mapping[Ownership, Row]:
-    """Return the states of skipped runs; ``asked`` are the JSON rows that identify them."""
-    cursor = await connection.execute(RUN_STATES, (_array(asked),))
+    """Return the states of skipped runs; ``rows`` are the JSON rows that identify them."""
+    cursor = await connection.execute(RUN_STATES, (_array(rows),))
     return _by_owner(await cursor.fetchall())
 
 

@@ -342,7 +342,7 @@ The code replaces the type; no type that a node may use looks like a code.
 _FIELDS_OF = {kind: frozenset(names) for kind, (_, names) in _FORMS.items()}
 _OF_CODE = {code: (kind, names) for kind, (code, names) in _FORMS.items()}
 
-_HERE = "~"
+_SAME_STEP = "~"
 """Prefix of a call key; it replaces the path of the step and the turn."""
 
 
@@ -363,7 +363,7 @@ def brief_event(record: EventRecord) -> tuple[str, tuple[Any, ...]] | None:
         turn = f"{record.step_id}/turn/{data['turn_number']}"
         if not str(values[-1]).startswith(turn):
             return None
-        values[-1] = _HERE + values[-1][len(turn) :]
+        values[-1] = _SAME_STEP + values[-1][len(turn) :]
     return code, tuple(values)
 
 
@@ -374,7 +374,7 @@ def whole_event(row: Row) -> tuple[str, Mapping[str, Any]]:
     kind, names = _OF_CODE[row["type"]]
     values = json.loads(f"[{row['brief']}]")
     if names[-1] == TEXT_OF:
-        values[-1] = f"{row['step_id']}/turn/{values[0]}{values[-1][len(_HERE) :]}"
+        values[-1] = f"{row['step_id']}/turn/{values[0]}{values[-1][len(_SAME_STEP) :]}"
     return kind, dict(zip(names, values, strict=True))
 
 

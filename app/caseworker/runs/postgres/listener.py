@@ -77,21 +77,21 @@ async def listen_for_workers(
 
     async def read(notice: Notify) -> None:
         try:
-            told = json.loads(notice.payload)
+            notice_ = json.loads(notice.payload)
             if notice.channel == ACCOUNT_CHANNEL:
-                settled(told["tenant"])
+                settled(notice_["tenant"])
                 return
-            key = RunKey(told["tenant"], told["run_id"])
+            key = RunKey(notice_["tenant"], notice_["run_id"])
         except (ValueError, TypeError, KeyError):
             log.warning("notification.unreadable")  # any database client can send notifications
             return
         if notice.channel == DECISION_CHANNEL:
             decided(key)
             return
-        if told.get("unowned"):
+        if notice_.get("unowned"):
             unowned(key)
             return
-        by, reason = str(told.get("by", "")), told.get("reason")
+        by, reason = str(notice_.get("by", "")), notice_.get("reason")
         now = datetime.now(UTC)
         cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
 

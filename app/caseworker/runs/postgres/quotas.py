@@ -113,19 +113,19 @@ class RunAdmission:
     @property
     def may_begin(self) -> bool:
         """Whether the run may be claimed at once, without waiting for other runs of its tenant."""
-        queueing, most = self.new.queueing, self.quota.max_running
+        queueing, max_running = self.new.queueing, self.quota.max_running
         key_is_free = queueing.concurrency_key is None or (
             self.counts["of_key"] < queueing.concurrency_limit and not self.counts["key_waits"]
         )
-        wanted = self.counts["running"] + self.counts["due"]
-        return key_is_free and (most is None or wanted < most)
+        active = self.counts["running"] + self.counts["due"]
+        return key_is_free and (max_running is None or active < max_running)
 
     @property
     def cannot_start(self) -> QuotaExceededError:
         """The error for a run that must not wait for other runs of its tenant, but would."""
-        used, most = self.counts["running"], self.quota.max_running or 0
+        used, max_running = self.counts["running"], self.quota.max_running or 0
         return QuotaExceededError(
-            "running", used=used, limit=most, retry_after_seconds=RETRY_SECONDS
+            "running", used=used, limit=max_running, retry_after_seconds=RETRY_SECONDS
         )
 
     @property
@@ -159,32 +159,32 @@ class RunAdmission:
         await self.new.require_models_of(quota)
         rate = await self._take_rate(connection)
         # A rejected run is rolled back and consumes none of the rate.
-        left = None if rate is None else replace(rate, remaining=rate.remaining + 1)
+        rate_after = None if rate is None else replace(rate, remaining=rate.remaining + 1)
         if queued and quota.max_queued is not None and self.counts["queued"] >= quota.max_queued:
             raise QuotaExceededError(
                 "queued",
                 used=quota.max_queued,
                 limit=quota.max_queued,
                 retry_after_seconds=RETRY_SECONDS,
-                rate=left,
+                rate=rate_after,
             )
         if quota.limits_cost:
-            await self._let_calls_reserve(connection, left)
+            await self._let_calls_reserve(connection, rate_after)
         return rate
 
     async def _take_rate(self, connection: AsyncConnection) -> RateState | None:
-        most = self.quota.max_runs_per_minute
-        if most is None:
+        per_minute = self.quota.max_runs_per_minute
+        if per_minute is None:
             return None
-        asked = {"tenant": self.new.key.tenant, "most": float(most)}
-        available = (await connection.exec_driver_sql(_TAKE_RATE, asked)).scalar_one()
-        state = _rate(most, available)
+        parameters = {"tenant": self.new.key.tenant, "most": float(per_minute)}
+        available = (await connection.exec_driver_sql(_TAKE_RATE, parameters)).scalar_one()
+        state = _rate(per_minute, available)
         if available < 0:
             raise QuotaExceededError(
                 "runs_per_minute",
-                used=most,
-                limit=most,
-                retry_after_seconds=max(1, state.reset_seconds) if most else 60,
+                used=per_minute,
+                limit=per_minute,
+                retry_after_seconds=max(1, state.reset_seconds) if per_minute else 60,
                 rate=state,
             )
         return state
@@ -222,13 +222,13 @@ async def admission_of(
         return None
     tenant = new.key.tenant
     await connection.exec_driver_sql(LOCK, (tenant,))
-    asked = {
+    parameters = {
         "tenant": tenant,
         "key": new.queueing.concurrency_key,
         "most_queued": quota.max_queued or 0,
         "looked_at": 0 if quota.max_running is None else LOOKED_AT,
     }
-    counts = (await connection.exec_driver_sql(COUNTS, asked)).mappings().one()
+    counts = (await connection.exec_driver_sql(COUNTS, parameters)).mappings().one()
     return RunAdmission(quota, counts, new)
 
 
@@ -261,18 +261,18 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
 
 async def left_of_rate(connection: AsyncConnection, tenant: str, usual: Quota) -> RateState | None:
     """Return the state of a tenant's rate limit without consuming it; None if it has no limit."""
-    most = (await quota_of(connection, tenant, usual)).max_runs_per_minute
-    if most is None:
+    per_minute = (await quota_of(connection, tenant, usual)).max_runs_per_minute
+    if per_minute is None:
         return None
-    asked = {"tenant": tenant, "most": float(most)}
-    available = (await connection.exec_driver_sql(_LEFT_OF_RATE, asked)).scalar_one_or_none()
-    return _rate(most, most if available is None else available)
+    parameters = {"tenant": tenant, "most": float(per_minute)}
+    available = (await connection.exec_driver_sql(_LEFT_OF_RATE, parameters)).scalar_one_or_none()
+    return _rate(per_minute, per_minute if available is None else available)
 
 
-def _rate(most: int, available: float) -> RateState:
-    missing = (-available if available < 0 else most - available) * 60 / (most or 1)
+def _rate(per_minute: int, available: float) -> RateState:
+    missing = (-available if available < 0 else per_minute - available) * 60 / (per_minute or 1)
     remaining = math.floor(max(0.0, available))
-    return RateState(limit=most, remaining=remaining, reset_seconds=math.ceil(missing))
+    return RateState(limit=per_minute, remaining=remaining, reset_seconds=math.ceil(missing))
 
 
 def usual_of(tenant: str, usual: Quota) -> Quota:
@@ -299,12 +299,12 @@ async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Qu
 
 async def row_of(connection: AsyncConnection, tenant: str) -> Row | None:
     """Return the row with a tenant's own quota; None if it has none."""
-    found = await connection.exec_driver_sql(f"{QUOTAS} WHERE tenant_id = %s", (tenant,))
-    return found.mappings().one_or_none()
+    rows = await connection.exec_driver_sql(f"{QUOTAS} WHERE tenant_id = %s", (tenant,))
+    return rows.mappings().one_or_none()
 
 
 def quota_in(row: Row) -> Quota:
     """Return the quota in a row."""
     models = row["models"]
-    own = {**row, "models": None if models is None else tuple(models)}
-    return Quota(**{name: own[name] for name in FIELDS})
+    fields = {**row, "models": None if models is None else tuple(models)}
+    return Quota(**{name: fields[name] for name in FIELDS})

@@ -245,28 +245,28 @@ class PostgresRunReader:
             return await self.get(key)
         return await self._one(RUN_OF_KEY, key.tenant, idempotency_key)
 
-    async def _one(self, statement: str, tenant: str, wanted: str) -> Run | None:
+    async def _one(self, statement: str, tenant: str, value: str) -> Run | None:
         async with transaction(self.engines.work, tenant) as connection:
-            found = await connection.exec_driver_sql(statement, (tenant, wanted))
-        row = found.mappings().one_or_none()
+            rows = await connection.exec_driver_sql(statement, (tenant, value))
+        row = rows.mappings().one_or_none()
         return None if row is None else run_from_row(row)
 
     def _listing(
-        self, tenant: str, wanted: RunFilter
+        self, tenant: str, run_filter: RunFilter
     ) -> AbstractAsyncContextManager[AsyncConnection]:
-        wall = _wall(tenant, wanted)
+        wall = _wall(tenant, run_filter)
         return transaction(self.engines.work, wall, statement_ms=LIST_STATEMENT_MS)
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page[Run]:
+    async def find(self, tenant: str, run_filter: RunFilter) -> Page[Run]:
         """Return a page of runs, newest first."""
-        page = page_of(tenant, wanted)
-        async with self._listing(tenant, wanted) as connection:
+        page = page_of(tenant, run_filter)
+        async with self._listing(tenant, run_filter) as connection:
             rows = (await connection.execute(page)).mappings().all()
-        found = [run_from_row(row) for row in rows[: wanted.limit]]
-        if not rows or rows[0]["there_are"] == len(found):
-            return Page(found, None)
-        last = found[-1]
-        return Page(found, encode_cursor("runs", [last.created_at.isoformat(), last.key.run_id]))
+        listed = [run_from_row(row) for row in rows[: run_filter.limit]]
+        if not rows or rows[0]["there_are"] == len(listed):
+            return Page(listed, None)
+        last = listed[-1]
+        return Page(listed, encode_cursor("runs", [last.created_at.isoformat(), last.key.run_id]))
 
     async def statistics(
         self, tenant: str, period: Period, after: datetime, before: datetime
@@ -287,13 +287,13 @@ class PostgresRunReader:
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage | None:
         """Return the events after the sequence number ``after``, and whether the run had ended."""
-        asked = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
+        parameters = {"tenant": key.tenant, "run_id": key.run_id, "after": after, "limit": limit}
         async with transaction(self.engines.work, key.tenant) as connection:
-            rows = (await connection.exec_driver_sql(EVENTS, asked)).mappings().all()
+            rows = (await connection.exec_driver_sql(EVENTS, parameters)).mappings().all()
         if not rows:
             return None
-        found = [event_from_row(row) for row in rows if row["seq"] is not None]
-        return EventPage(found, finished=rows[0]["status"] in TERMINAL)
+        events_ = [event_from_row(row) for row in rows if row["seq"] is not None]
+        return EventPage(events_, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         """Return an event object that is set when the run has new events."""
@@ -313,16 +313,16 @@ class PostgresRunReader:
 
     async def spent(self, key: RunKey) -> SpentSoFar:
         """Return the usage of a run according to its journal."""
-        asked = {"tenant": key.tenant, "run_id": key.run_id}
+        parameters = {"tenant": key.tenant, "run_id": key.run_id}
         async with transaction(self.engines.work, key.tenant) as connection:
-            found = (await connection.exec_driver_sql(SPENT, asked)).one()
-        return SpentSoFar(charge=charge_of(found.charge), seconds=found.seconds)
+            sums = (await connection.exec_driver_sql(SPENT, parameters)).one()
+        return SpentSoFar(charge=charge_of(sums.charge), seconds=sums.seconds)
 
     async def call(self, key: RunKey, node_id: str) -> Sequence[CallRecord]:
         """Return the records of one call, with its request and attempts, and of the run's root."""
-        asked = {"tenant": key.tenant, "run_id": key.run_id, "seq": number_of(node_id)}
+        parameters = {"tenant": key.tenant, "run_id": key.run_id, "seq": number_of(node_id)}
         async with transaction(self.engines.work, key.tenant) as connection:
-            rows = (await connection.exec_driver_sql(CALL, asked)).mappings().all()
+            rows = (await connection.exec_driver_sql(CALL, parameters)).mappings().all()
         return [call_from_row(row) for row in rows]
 
     async def payloads(
@@ -334,7 +334,7 @@ class PostgresRunReader:
         node_ids: Sequence[str] | None = None,
     ) -> Sequence[CallRecord]:
         """Return the first calls of a run, with requests and results of up to ``max_bytes``."""
-        asked = {
+        parameters = {
             "tenant": key.tenant,
             "run_id": key.run_id,
             "keys": None if call_keys is None else list(call_keys),
@@ -342,13 +342,13 @@ class PostgresRunReader:
             "max_bytes": max_bytes,
         }
         async with transaction(self.engines.work, key.tenant) as connection:
-            return await _read_calls(connection, PAYLOADS, asked)
+            return await _read_calls(connection, PAYLOADS, parameters)
 
     async def conversation(
         self, key: RunKey, call_key: str, *, until: CallRecord, max_bytes: int
     ) -> Sequence[CallRecord]:
         """Return the calls of a conversation, and the calls that they reference, in order."""
-        asked = {
+        parameters = {
             "tenant": key.tenant,
             "run_id": key.run_id,
             "seq": int(until.node_id[1:]),
@@ -356,13 +356,13 @@ class PostgresRunReader:
             "max_bytes": max_bytes,
         }
         async with transaction(self.engines.work, key.tenant) as connection:
-            return await _read_calls(connection, CONVERSATION, asked)
+            return await _read_calls(connection, CONVERSATION, parameters)
 
     async def nodes(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
         """Return the stored CallNodes of a run, in the order of their IDs."""
-        asked = {"tenant": key.tenant, "run_id": key.run_id}
+        parameters = {"tenant": key.tenant, "run_id": key.run_id}
         async with transaction(self.engines.work, key.tenant) as connection:
-            texts = (await connection.exec_driver_sql(NODES, asked)).scalars().all()
+            texts = (await connection.exec_driver_sql(NODES, parameters)).scalars().all()
         return await asyncio.to_thread(_read_all, texts)  # would block the event loop
 
 
@@ -370,21 +370,21 @@ def _read_all(texts: Sequence[str]) -> list[Mapping[str, Any]]:
     return [node for text in texts for node in from_json(f"[{text}]")]
 
 
-def _wall(tenant: str, wanted: RunFilter) -> str | None:
+def _wall(tenant: str, run_filter: RunFilter) -> str | None:
     """Return the tenant that restricts a listing, or None where that would prevent index use.
 
     Row-level security prevents the use of the indexes on metadata, agents and threads, because
     their operators are not leakproof. In that case only the condition in the query separates
     tenants.
     """
-    indexed = wanted.metadata, wanted.agent, wanted.thread_id
+    indexed = run_filter.metadata, run_filter.agent, run_filter.thread_id
     return None if any(indexed) else tenant
 
 
 async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
     """Return a run, which must exist."""
-    found = await connection.exec_driver_sql(RUN, (key.tenant, key.run_id))
-    return run_from_row(found.mappings().one())
+    rows = await connection.exec_driver_sql(RUN, (key.tenant, key.run_id))
+    return run_from_row(rows.mappings().one())
 
 
 BEGUN = (
@@ -406,18 +406,18 @@ async def journal_of(connection: AsyncConnection, key: RunKey) -> Sequence[CallR
 
 
 async def _read_calls(
-    connection: AsyncConnection, statement: str, asked: Mapping[str, Any]
+    connection: AsyncConnection, statement: str, parameters: Mapping[str, Any]
 ) -> Sequence[CallRecord]:
     """Return calls, parsed a few at a time: parsing thousands at once would block the loop."""
     raw = await connection.get_raw_connection()
     driver = cast("psycopg.AsyncConnection[Any]", raw.driver_connection)
-    found = list[CallRecord]()
+    records = list[CallRecord]()
     async with driver.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(statement, asked)
+        await cursor.execute(statement, parameters)
         while rows := await cursor.fetchmany(CALLS_AT_ONCE):
-            found += map(call_from_row, rows)
+            records += map(call_from_row, rows)
             await asyncio.sleep(0)
-    return found
+    return records
 
 
 async def last_seq_of(connection: AsyncConnection, key: RunKey) -> int:
@@ -437,29 +437,29 @@ async def streamed_in(
 
     Each value holds the number of the agent's turn and the text streamed so far.
     """
-    found: dict[tuple[str | None, str], tuple[int, str]] = {}
-    asked = {"tenant": key.tenant, "run_id": key.run_id}
-    for row in await connection.exec_driver_sql(STREAMED, asked):
+    texts: dict[tuple[str | None, str], tuple[int, str]] = {}
+    parameters = {"tenant": key.tenant, "run_id": key.run_id}
+    for row in await connection.exec_driver_sql(STREAMED, parameters):
         of = row.step_id, CONTENT_CHUNK
-        _, before = found.get(of, (0, ""))
-        found[of] = row.turn, before[: row.offset] + row.content
-    return found
+        _, before = texts.get(of, (0, ""))
+        texts[of] = row.turn, before[: row.offset] + row.content
+    return texts
 
 
 async def open_starts_of(connection: AsyncConnection, key: RunKey) -> tuple[Event, ...]:
     """Return the start events of a run that have no end event, in order."""
     kinds = {"starts": stored_types(STARTS), "ends": stored_types(ENDS)}
-    asked = {"tenant": key.tenant, "run_id": key.run_id, **kinds}
-    found = await connection.exec_driver_sql(OPEN_STARTS, asked)
-    return tuple(_start_event(row) for row in found.mappings())
+    parameters = {"tenant": key.tenant, "run_id": key.run_id, **kinds}
+    rows = await connection.exec_driver_sql(OPEN_STARTS, parameters)
+    return tuple(_start_event(row) for row in rows.mappings())
 
 
 def _start_event(row: RowMapping) -> Event:
     kind, data = whole_event(row)
-    step_id, once = row["step_id"], row["once_key"]
-    if once is not None:
-        once = whole_once(step_id, row["type"], once)
-    return Event(type=kind, step_id=step_id, node_id=row["node_id"], data=data, once_key=once)
+    step_id, once_key = row["step_id"], row["once_key"]
+    if once_key is not None:
+        once_key = whole_once(step_id, row["type"], once_key)
+    return Event(type=kind, step_id=step_id, node_id=row["node_id"], data=data, once_key=once_key)
 
 
 async def once_keys_of(connection: AsyncConnection, key: RunKey) -> frozenset[str]:

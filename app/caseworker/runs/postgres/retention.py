@@ -98,10 +98,10 @@ async def erase_in(connection: AsyncConnection, key: RunKey) -> None:
         RunNotFoundError: the run does not exist.
         RunNotEndedError: the run has not ended.
     """
-    found = select(runs.c.status, runs.c.fence).where(
+    query = select(runs.c.status, runs.c.fence).where(
         of_run(runs, key), runs.c.request.is_not(None)
     )
-    run = (await connection.execute(found.with_for_update())).one_or_none()
+    run = (await connection.execute(query.with_for_update())).one_or_none()
     if run is None:
         raise RunNotFoundError(key.run_id)
     if run.status not in TERMINAL:
@@ -113,9 +113,9 @@ async def erase_in(connection: AsyncConnection, key: RunKey) -> None:
 def tables_of_runs() -> Sequence[Table]:
     """Return the tables whose rows belong to a run, with or without a foreign key; runs last."""
     tables = metadata.tables.values()
-    named = [table for table in tables if {"tenant_id", "run_id"} <= set(table.c.keys())]
+    of_runs = [table for table in tables if {"tenant_id", "run_id"} <= set(table.c.keys())]
     # Messages first: an answer that an unfinished run needs may have to be read from the calls.
-    return sorted(named, key=lambda table: (table is runs, ERASED_AT not in table.c))
+    return sorted(of_runs, key=lambda table: (table is runs, ERASED_AT not in table.c))
 
 
 async def delete_runs(connection: AsyncConnection, tenant: str, run_ids: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from caseworker.runs.run import (
 Row = Mapping[str, Any] | RowMapping
 
 Place = TypeVar("Place")
-Shown = TypeVar("Shown")
+Item = TypeVar("Item")
 
 _REQUEST = (
     *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
@@ -58,8 +58,8 @@ def page_of(
     rows: Sequence[Any],
     limit: int,
     place: Callable[[Any], Any],
-    read: Callable[[Any], Shown],
-) -> Page[Shown]:
+    read: Callable[[Any], Item],
+) -> Page[Item]:
     """Return a page of the list ``of`` with up to ``limit`` rows.
 
     ``place`` returns the position of a row for the cursor, and ``read`` the object for it.
@@ -100,9 +100,9 @@ def decode_cursor(of: str, cursor: str, read: Callable[[Any], Place]) -> Place:
     """
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        named, place = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
-        if named != of:
-            raise ValueError(named)
+        cursor_of, place = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        if cursor_of != of:
+            raise ValueError(cursor_of)
         return read(place)
     except (ValueError, TypeError, RecursionError, binascii.Error):
         message = "Invalid cursor for this list. Omit it to start from the first page."
@@ -133,10 +133,13 @@ def request_to_json(request: RunRequest) -> dict[str, Any]:
         stored["chat"] = request.chat.to_json()
     if request.graph is not None:
         ref = request.definition_ref
-        named = None if ref is None else {"name": ref.name, "version": ref.version}
+        reference = None if ref is None else {"name": ref.name, "version": ref.version}
         if ref is not None and ref.kind.value != request.kind.value:
-            stored["chat"][ref.kind.value], named = named, None  # the previous release ignores it
-        stored["graph_ref"] = named
+            stored["chat"][ref.kind.value], reference = (
+                reference,
+                None,
+            )  # the previous release ignores it
+        stored["graph_ref"] = reference
         stored |= {"graph": request.graph, "inputs": dict(request.inputs)}
     return stored
 
@@ -165,8 +168,8 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         "chat": ChatInput.of_json(chat) if chat else None,
         "models": tuple(stored["models"]) if "models" in stored else None,
     }
-    known = {name: stored[name] for name in stored if name != "graph_ref"}
-    return RunRequest(**{**known, **read})
+    fields = {name: stored[name] for name in stored if name != "graph_ref"}
+    return RunRequest(**{**fields, **read})
 
 
 def run_from_row(row: Row) -> Run:

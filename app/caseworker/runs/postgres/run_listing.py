@@ -72,7 +72,7 @@ _COUNTED = select(
     literal_column("count(*) OVER () AS there_are", Integer),
 )
 _BEFORE = literal_column("before", Integer)
-_FOUND = select(_ALL).order_by(text(_ORDER))
+_ORDERED = select(_ALL).order_by(text(_ORDER))
 """Uses literal SQL: SQLAlchemy would compile thirty columns in each of the two enclosing queries.
 
 That would take twice as long as the query itself.
@@ -117,7 +117,7 @@ _NEWEST_FIRST = [column.desc() for column in _PLACE]
 _STOPPABLE = [status for status in RunStatus if status not in TERMINAL]
 
 
-def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
+def page_of(tenant: str, run_filter: RunFilter) -> Select[Any]:
     """Return the query for a page of runs, newest first, plus one run if there are more.
 
     If the page exceeds ``max_bytes``, only runs that start within that limit are returned. Each row
@@ -126,46 +126,48 @@ def page_of(tenant: str, wanted: RunFilter) -> Select[Any]:
     Raises:
         InvalidRunError: the cursor is invalid.
     """
-    conditions = [*_indexed_conditions(tenant, wanted), *_row_conditions(tenant, wanted)]
-    if wanted.metadata:
-        ids = _newest_with_metadata(tenant, wanted, conditions)
+    conditions = [*_indexed_conditions(tenant, run_filter), *_row_conditions(tenant, run_filter)]
+    if run_filter.metadata:
+        ids = _newest_with_metadata(tenant, run_filter, conditions)
         conditions = [runs.c.tenant_id == tenant, runs.c.run_id == any_(ids)]
-    page = _PAGE.where(*conditions).limit(wanted.limit + 1).subquery("page")
+    page = _PAGE.where(*conditions).limit(run_filter.limit + 1).subquery("page")
     counted = _COUNTED.select_from(page).subquery("counted")
-    found = _FOUND.select_from(counted)
-    return found if wanted.max_bytes is None else found.where(wanted.max_bytes > _BEFORE)
+    listed = _ORDERED.select_from(counted)
+    return listed if run_filter.max_bytes is None else listed.where(run_filter.max_bytes > _BEFORE)
 
 
-def stoppable(tenant: str, wanted: RunFilter) -> Select[Any]:
+def stoppable(tenant: str, run_filter: RunFilter) -> Select[Any]:
     """Return the query for the IDs of the oldest matching runs that can be cancelled.
 
     These are runs that have not ended and have no cancel request.
     """
-    if wanted.metadata:
+    if run_filter.metadata:
         uncancelled = runs.c.cancel_requested_at.is_(None)
         return with_metadata(
-            tenant, wanted, [uncancelled], statuses=_STOPPABLE, oldest_first=True
-        ).limit(wanted.limit)
+            tenant, run_filter, [uncancelled], statuses=_STOPPABLE, oldest_first=True
+        ).limit(run_filter.limit)
     # All are read and sorted: the oldest runs have usually ended, and reading by age would read
     # those first.
-    every = select(*_PLACE).where(*can_be_stopped(tenant, wanted)).offset(0).subquery("every")
-    return select(every.c.run_id).order_by(every.c.created_at, every.c.run_id).limit(wanted.limit)
+    every = select(*_PLACE).where(*can_be_stopped(tenant, run_filter)).offset(0).subquery("every")
+    return (
+        select(every.c.run_id).order_by(every.c.created_at, every.c.run_id).limit(run_filter.limit)
+    )
 
 
-def can_be_stopped(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
+def can_be_stopped(tenant: str, run_filter: RunFilter) -> list[ColumnElement[bool]]:
     """Return the conditions for matching runs that can be cancelled."""
     return [
-        *_indexed_conditions(tenant, wanted),
-        *_row_conditions(tenant, wanted),
-        *_contains(wanted.metadata),
-        _column(wanted, runs.c.status).in_(_STOPPABLE),
+        *_indexed_conditions(tenant, run_filter),
+        *_row_conditions(tenant, run_filter),
+        *_contains(run_filter.metadata),
+        _column(run_filter, runs.c.status).in_(_STOPPABLE),
         runs.c.cancel_requested_at.is_(None),
     ]
 
 
 def with_metadata(
     tenant: str,
-    wanted: RunFilter,
+    run_filter: RunFilter,
     conditions: Sequence[ColumnElement[bool]] = (),
     *,
     statuses: Sequence[RunStatus] = (),
@@ -177,15 +179,15 @@ def with_metadata(
     It searches the index of metadata day by day, so a ``LIMIT`` ends it early. ``conditions`` and
     ``statuses`` restrict the filter further; with ``unless``, the query returns nothing.
     """
-    before = [_day_of(at) for at in (wanted.created_before, _after(wanted)) if at]
+    before = [_day_of(at) for at in (run_filter.created_before, _after(run_filter)) if at]
     newest: ColumnElement[int] = func.least(_day_of_run(tenant, oldest=False), *before)
-    after = [_day_of(wanted.created_after)] if wanted.created_after else []
+    after = [_day_of(run_filter.created_after)] if run_filter.created_after else []
     oldest = func.greatest(_day_of_run(tenant, oldest=True), *after)
     if unless is not None:
         newest = case((not_(unless), newest))
     bounds = (oldest, newest, 1) if oldest_first else (newest, oldest, -1)
     days = func.generate_series(*bounds).table_valued("day").render_derived(name="days")
-    searched = [_terms_of_day(tenant, terms) for terms in _searched_terms(wanted, statuses)]
+    searched = [_terms_of_day(tenant, terms) for terms in _searched_terms(run_filter, statuses)]
     order = _PLACE if oldest_first else _NEWEST_FIRST
     of_day = (
         select(runs.c.run_id)
@@ -193,101 +195,107 @@ def with_metadata(
             runs.c.request.is_not(None),
             literal_column("metadata <> '{}'", Boolean),
             literal_column(TERMS, JSONB).op("@>")(any_(array(searched))),
-            *_contains(wanted.metadata),
-            *_row_conditions(tenant, wanted),
+            *_contains(run_filter.metadata),
+            *_row_conditions(tenant, run_filter),
             *conditions,
         )
         .order_by(*order)
-        .limit(wanted.limit + 1)
+        .limit(run_filter.limit + 1)
         .lateral("of_day")
     )
     return select(of_day.c.run_id).select_from(days.join(of_day, true()))
 
 
 def _newest_with_metadata(
-    tenant: str, wanted: RunFilter, conditions: Sequence[ColumnElement[bool]]
+    tenant: str, run_filter: RunFilter, conditions: Sequence[ColumnElement[bool]]
 ) -> ColumnElement[Any]:
     """Return an array with the IDs of the newest runs that match ``conditions`` and the metadata.
 
     The newest runs are checked one by one, which is fastest for frequent metadata. The index is
     only searched if these do not fill the page.
     """
-    most = wanted.limit + 1
-    matches = and_(*_contains(wanted.metadata)).label("matches")
+    limit = run_filter.limit + 1
+    matches = and_(*_contains(run_filter.metadata)).label("matches")
     newest = select(*_PLACE, matches).where(*conditions).order_by(*_NEWEST_FIRST).limit(CHECKED)
     checked = newest.cte("checked")
     near = (
         select(checked.c.run_id)
         .where(checked.c.matches)
         .order_by(checked.c.created_at.desc(), checked.c.run_id.desc())
-        .limit(most)
+        .limit(limit)
         .subquery("near")
     )
     matching = func.count().filter(checked.c.matches)
-    enough = select(or_(matching >= most, func.count() < CHECKED)).select_from(checked)
-    far = with_metadata(tenant, wanted, unless=enough.scalar_subquery()).limit(most).subquery("far")
+    is_full = select(or_(matching >= limit, func.count() < CHECKED)).select_from(checked)
+    far = (
+        with_metadata(tenant, run_filter, unless=is_full.scalar_subquery())
+        .limit(limit)
+        .subquery("far")
+    )
     ids = union_all(select(near.c.run_id), select(far.c.run_id))
     return func.array(ids.scalar_subquery())
 
 
-def _indexed_conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
+def _indexed_conditions(tenant: str, run_filter: RunFilter) -> list[ColumnElement[bool]]:
     """Return the conditions of a filter that an index in the order of the list decides."""
-    found = [runs.c.tenant_id == tenant, runs.c.request.is_not(None)]
-    if wanted.status:
-        found.append(_column(wanted, runs.c.status) == wanted.status.value)
-    if wanted.kind:
-        found.append(_column(wanted, runs.c.kind) == wanted.kind.value)
-    if wanted.agent is not None:
+    conditions = [runs.c.tenant_id == tenant, runs.c.request.is_not(None)]
+    if run_filter.status:
+        conditions.append(_column(run_filter, runs.c.status) == run_filter.status.value)
+    if run_filter.kind:
+        conditions.append(_column(run_filter, runs.c.kind) == run_filter.kind.value)
+    if run_filter.agent is not None:
         name = literal_column(AGENT_NAME, Text)
-        found += [literal_column(RUNS_AN_AGENT, Boolean), name == wanted.agent]
-    return found
+        conditions += [literal_column(RUNS_AN_AGENT, Boolean), name == run_filter.agent]
+    return conditions
 
 
-def _row_conditions(tenant: str, wanted: RunFilter) -> list[ColumnElement[bool]]:
+def _row_conditions(tenant: str, run_filter: RunFilter) -> list[ColumnElement[bool]]:
     """Return the other conditions of a filter, except those of its metadata."""
-    found = list[ColumnElement[bool]]()
-    if wanted.thread_id is not None:
-        found.append(literal_column("request #>> '{chat,thread_id}'", Text) == wanted.thread_id)
+    conditions = list[ColumnElement[bool]]()
+    if run_filter.thread_id is not None:
+        conditions.append(
+            literal_column("request #>> '{chat,thread_id}'", Text) == run_filter.thread_id
+        )
         # An ID may be used again after the deletion of its thread.
-        since = text(_THREAD_SINCE).bindparams(thread_tenant=tenant, thread=wanted.thread_id)
-        found.append(runs.c.created_at >= since.columns(created_at=INSTANT).scalar_subquery())
-    if wanted.created_after:
-        found.append(runs.c.created_at > wanted.created_after)
-    if wanted.created_before:
-        found.append(runs.c.created_at < wanted.created_before)
-    if wanted.cursor is not None:
-        place = decode_cursor("runs", wanted.cursor, _place_in)
-        found.append(tuple_(*_PLACE) < tuple_(*map(literal, place)))
-    return found
+        since = text(_THREAD_SINCE).bindparams(thread_tenant=tenant, thread=run_filter.thread_id)
+        conditions.append(runs.c.created_at >= since.columns(created_at=INSTANT).scalar_subquery())
+    if run_filter.created_after:
+        conditions.append(runs.c.created_at > run_filter.created_after)
+    if run_filter.created_before:
+        conditions.append(runs.c.created_at < run_filter.created_before)
+    if run_filter.cursor is not None:
+        place = decode_cursor("runs", run_filter.cursor, _place_in)
+        conditions.append(tuple_(*_PLACE) < tuple_(*map(literal, place)))
+    return conditions
 
 
-def _column(wanted: RunFilter, column: ColumnElement[Any]) -> ColumnElement[Any]:
+def _column(run_filter: RunFilter, column: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return an expression for the status or kind, which of an agent only its index decides.
 
     Another index does not contain the agent, so the request of each row would be read.
     """
-    return column if wanted.agent is None else func.coalesce(column, literal_column("''", Text))
+    return column if run_filter.agent is None else func.coalesce(column, literal_column("''", Text))
 
 
-def _contains(wanted: Mapping[str, str]) -> list[ColumnElement[bool]]:
+def _contains(metadata_: Mapping[str, str]) -> list[ColumnElement[bool]]:
     """Return the conditions that the metadata of a run has all values."""
     return [
         or_(*(runs.c.metadata.contains({key: one}) for one in json_of_text(value)))
-        for key, value in wanted.items()
+        for key, value in metadata_.items()
     ]
 
 
-def _searched_terms(wanted: RunFilter, statuses: Sequence[RunStatus]) -> list[dict[str, Any]]:
+def _searched_terms(run_filter: RunFilter, statuses: Sequence[RunStatus]) -> list[dict[str, Any]]:
     """Return the alternatives that the index of metadata is searched for."""
-    read = {key: json_of_text(value) for key, value in wanted.metadata.items()}
+    read = {key: json_of_text(value) for key, value in run_filter.metadata.items()}
     texts = {key: values[0] for key, values in read.items() if len(values) == 1}
-    others = [[(key, one) for one in values] for key, values in read.items() if len(values) > 1]
-    named = {f"k{wanted.kind}": None} if wanted.kind else {}
-    named |= {f"a{wanted.agent}": None} if wanted.agent is not None else {}
-    named |= {f"s{wanted.status}": None} if wanted.status else {}
+    ambiguous = [[(key, one) for one in values] for key, values in read.items() if len(values) > 1]
+    keys = {f"k{run_filter.kind}": None} if run_filter.kind else {}
+    keys |= {f"a{run_filter.agent}": None} if run_filter.agent is not None else {}
+    keys |= {f"s{run_filter.status}": None} if run_filter.status else {}
     return [
-        {"m": texts | dict(each), **named, **({f"s{status}": None} if status else {})}
-        for each in product(*others[:INDEXED_VARIANTS])
+        {"m": texts | dict(each), **keys, **({f"s{status}": None} if status else {})}
+        for each in product(*ambiguous[:INDEXED_VARIANTS])
         for status in statuses or (None,)
     ]
 
@@ -313,11 +321,11 @@ def _day_of_run(tenant: str, *, oldest: bool) -> ColumnElement[int]:
     return day.order_by(*order).limit(1).scalar_subquery()
 
 
-def _after(wanted: RunFilter) -> datetime | None:
+def _after(run_filter: RunFilter) -> datetime | None:
     """Return the time of the last run before the page."""
-    if wanted.cursor is None:
+    if run_filter.cursor is None:
         return None
-    at, _ = decode_cursor("runs", wanted.cursor, _place_in)
+    at, _ = decode_cursor("runs", run_filter.cursor, _place_in)
     return at
 
 

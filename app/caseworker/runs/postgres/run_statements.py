@@ -180,7 +180,7 @@ _ANNOUNCE_FINISHED = f"""deliveries AS (
 
 # -- what owners do ----------------------------------------------------------------------------
 
-_ASKED = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)"
+_OWNERS = "json_to_recordset(%s::json) AS asked(tenant_id text, run_id text, fence integer)"
 
 _STATUS = "coalesce(runs.status, '')"
 """Status expression that matches no partial index, so that the primary key finds the run."""
@@ -190,7 +190,7 @@ _THAT_RUN = """runs.tenant_id = asked.tenant_id AND runs.run_id = asked.run_id
 
 _JOURNAL = f"""
 WITH owned AS MATERIALIZED (
-    SELECT run.* FROM {_ASKED}, LATERAL (
+    SELECT run.* FROM {_OWNERS}, LATERAL (
         SELECT runs.tenant_id, runs.run_id, runs.fence, {_CANCEL_REQUEST} FROM runs
         WHERE {_THAT_RUN} AND {_STATUS} IN {OWNED}
         FOR NO KEY UPDATE SKIP LOCKED
@@ -316,7 +316,7 @@ The trigger on ``runs`` subtracts the cost of runs whose calls reserved it.
 """
 
 RUN_STATES = f"""
-SELECT run.* FROM {_ASKED}, LATERAL (
+SELECT run.* FROM {_OWNERS}, LATERAL (
     SELECT runs.tenant_id, runs.run_id, runs.fence, runs.status, runs.active_seconds,
         runs.finished_at, {_CANCEL_REQUEST}
     FROM runs WHERE {_THAT_RUN} OFFSET 0

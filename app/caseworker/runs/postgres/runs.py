@@ -156,9 +156,12 @@ class PostgresRuns(PostgresRunReader):
             return await self._accept_alone(new, worker_id)
 
     async def _accept_in_batch(self, new: NewRun, worker_id: str | None) -> Accepted:
-        most, usual = self.limits.max_queued, usual_of(new.key.tenant, self.limits.quota)
+        max_queued, usual = self.limits.max_queued, usual_of(new.key.tenant, self.limits.quota)
         insert = RunInsert(
-            new, worker_id, UNLIMITED_QUEUE if most is None else most, usual.max_stored_bytes
+            new,
+            worker_id,
+            UNLIMITED_QUEUE if max_queued is None else max_queued,
+            usual.max_stored_bytes,
         )
         created_at = await self.journal.insert(
             insert, timeout_seconds=self.limits.accept_timeout_seconds
@@ -203,17 +206,19 @@ class PostgresRuns(PostgresRunReader):
         self.journal.notifier.notify(key)
         return cancelled
 
-    async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
+    async def stoppable(self, tenant: str, run_filter: RunFilter) -> Sequence[RunKey]:
         """Return the oldest matching runs that have not ended and have no cancel request."""
-        async with self._listing(tenant, wanted) as connection:
-            found = (await connection.execute(stoppable(tenant, wanted))).scalars().all()
-        return [RunKey(tenant, run_id) for run_id in found]
+        async with self._listing(tenant, run_filter) as connection:
+            run_ids = (await connection.execute(stoppable(tenant, run_filter))).scalars().all()
+        return [RunKey(tenant, run_id) for run_id in run_ids]
 
     async def cancel_matching(
-        self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
+        self, key: RunKey, cancel_request: CancelRequest, run_filter: RunFilter
     ) -> CancelStatus | None:
         """Cancel a run, if :meth:`stoppable` would still return it; otherwise return None."""
-        locked = select(runs.c.run_id).where(of_run(runs, key), *can_be_stopped(key.tenant, wanted))
+        locked = select(runs.c.run_id).where(
+            of_run(runs, key), *can_be_stopped(key.tenant, run_filter)
+        )
         async with transaction(self.engines.work) as connection:
             fits = await connection.execute(locked.with_for_update(key_share=True))
             if fits.one_or_none() is None:
@@ -235,8 +240,8 @@ class PostgresRuns(PostgresRunReader):
         """Claim the given queued run, or the next one; return None if none can be claimed."""
         one = (None, None) if key is None else (key.tenant, key.run_id)
         suspects = False if key is None and self.leaves_suspects else None
-        asked = (worker_id, self.limits.quota.max_running, *one, list(excluding), suspects)
-        return await self._claimed(CLAIM, asked)
+        parameters = (worker_id, self.limits.quota.max_running, *one, list(excluding), suspects)
+        return await self._claimed(CLAIM, parameters)
 
     async def claim_suspect(self, worker_id: str) -> Run | None:
         """Claim a queued suspect; return None if there is none, or two are being executed."""
@@ -246,9 +251,9 @@ class PostgresRuns(PostgresRunReader):
         """Claim a run that has started and was stopped, unless a worker owns it."""
         return await self._claimed(CLAIM_STOPPED, (worker_id, key.tenant, key.run_id))
 
-    async def _claimed(self, statement: str, asked: tuple[Any, ...]) -> Run | None:
+    async def _claimed(self, statement: str, parameters: tuple[Any, ...]) -> Run | None:
         async with transaction(self.engines.work) as connection:
-            claimed = await connection.exec_driver_sql(statement, asked)
+            claimed = await connection.exec_driver_sql(statement, parameters)
             row = claimed.mappings().one_or_none()
             if row is None:
                 return None
@@ -326,8 +331,8 @@ class PostgresRuns(PostgresRunReader):
 
 
 async def _deaths_of(connection: AsyncConnection, key: RunKey) -> Deaths | None:
-    found = await connection.exec_driver_sql(DEATHS, (key.tenant, key.run_id))
-    row = found.mappings().one_or_none()
+    rows = await connection.exec_driver_sql(DEATHS, (key.tenant, key.run_id))
+    row = rows.mappings().one_or_none()
     return None if row is None else Deaths(**{**row, "calls": tuple(row["calls"])})
 
 
@@ -372,8 +377,8 @@ async def accept_in(
     queued = worker_id is None and not overdue
     if queued and admission is not None and KINDS[run.kind].is_external:
         raise admission.cannot_start
-    most, rate = limits.max_queued, None
-    if queued and most is not None and not await _has_place(connection, new, most):
+    max_queued, rate = limits.max_queued, None
+    if queued and max_queued is not None and not await _has_place(connection, new, max_queued):
         if admission is not None:
             rate = await left_of_rate(connection, new.key.tenant, limits.quota)
         raise QueueFullError(rate)
@@ -391,7 +396,7 @@ async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) 
     return Accepted(run, created=False, rate=rate)
 
 
-async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> bool:
+async def _has_place(connection: AsyncConnection, new: NewRun, max_queued: int) -> bool:
     """Return whether the queue has capacity for a run that this transaction has already stored.
 
     One tenant may fill the queue. To keep other tenants from being rejected, a tenant with few
@@ -400,22 +405,22 @@ async def _has_place(connection: AsyncConnection, new: NewRun, most: int) -> boo
     later, tenant = new.request.start_at is not None, new.key.tenant
 
     async def at_most(limit: int, statement: str, *of: str) -> bool:
-        found = await connection.exec_driver_sql(statement, (*of, later, limit + 1))
-        count: int = found.scalar_one()
+        rows = await connection.exec_driver_sql(statement, (*of, later, limit + 1))
+        count: int = rows.scalar_one()
         return count <= limit
 
-    if await at_most(most, COUNT_QUEUED):
+    if await at_most(max_queued, COUNT_QUEUED):
         return True
-    has_few = await at_most(few_of_queue(most), COUNT_QUEUED_OF, tenant)
-    return has_few and await at_most(2 * most, COUNT_QUEUED)
+    has_few = await at_most(few_of_queue(max_queued), COUNT_QUEUED_OF, tenant)
+    return has_few and await at_most(2 * max_queued, COUNT_QUEUED)
 
 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:
     """Return the run with this idempotency key, and lock the key until the transaction commits."""
     key = new.key.tenant, new.idempotency_key
     await connection.exec_driver_sql(LOCK_KEY, key)
-    found = await connection.exec_driver_sql(RUN_OF_KEY, key)
-    row = found.mappings().one_or_none()
+    rows = await connection.exec_driver_sql(RUN_OF_KEY, key)
+    row = rows.mappings().one_or_none()
     if row is None:
         return None
     if new.named and row["run_id"] != new.key.run_id:
@@ -466,11 +471,11 @@ async def cancel_in(
     return CancelStatus(key.run_id, run, run.cancel_request)
 
 
-async def _require_room(connection: AsyncConnection, tenant: str, most: int) -> None:
+async def _require_room(connection: AsyncConnection, tenant: str, max_pending: int) -> None:
     """Delete some expired pending cancels, then enforce the tenant's limit on the rest."""
     await connection.exec_driver_sql(DROP_EXPIRED, (tenant, MAX_EXPIRED_DROPPED))
-    pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant, most + 1))
-    if pending.scalar_one() > most:
+    pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant, max_pending + 1))
+    if pending.scalar_one() > max_pending:
         raise TooManyPendingCancelsError
 
 
@@ -482,9 +487,9 @@ async def halt_overdue(
     Return each run in its final state, with its ExecutionGraph.
     """
     rows = (await connection.exec_driver_sql(OVERDUE, (limit,))).mappings().all()
-    found = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))
+    overdue = sorted(map(run_from_row, rows), key=lambda run: (run.key.tenant, run.created_at))
     # Sorted, so that concurrent calls lock the tenants' quota rows in the same order.
-    return [await _halt_overdue(connection, run) for run in found]
+    return [await _halt_overdue(connection, run) for run in overdue]
 
 
 async def stopped_started(connection: AsyncConnection, limit: int) -> Sequence[RunKey]:

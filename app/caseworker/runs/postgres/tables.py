@@ -14,6 +14,7 @@ from sqlalchemy import (
     Date,
     DateTime,
     Double,
+    Identity,
     Integer,
     MetaData,
     Numeric,
@@ -148,8 +149,8 @@ approvals = Table(
     *columns(INSTANT, "decided_at"),
     *columns(Boolean, "run_ended"),
 )
-"""Questions. ``run_ended`` is true if the run ended before a decision, so that the index of open
-questions contains no others; the previous release leaves it null."""
+"""Questions. ``run_ended`` is true if the run ended before a decision: the index of open questions
+leaves them out. The previous release leaves it null."""
 
 stored_runs = Table(
     "stored_runs", metadata, *run_key(), Column("bytes", BigInteger, nullable=False)
@@ -203,8 +204,11 @@ run_costs = Table(
 cost_sums = Table(
     "cost_sums",
     metadata,
-    *columns(Text, "tenant_id span status", nullable=False),
-    Column("start", INSTANT, nullable=False),
+    Column("tenant_id", Text, primary_key=True),
+    Column("span", Text, primary_key=True),
+    Column("start", INSTANT, primary_key=True),
+    Column("seq", BigInteger, Identity(always=True), primary_key=True),
+    *columns(Text, "status", nullable=False),
     *columns(Text, "stop_kind stop_detail agent model"),
     *columns(Boolean, "of_model merged", nullable=False),
     *columns(BigInteger, "runs parts llm_calls tokens", nullable=False),

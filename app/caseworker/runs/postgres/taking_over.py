@@ -88,19 +88,19 @@ async def take_over(connection: AsyncConnection, key: RunKey, source: RunSource)
         SourceNotEndedError: the run to import from has not ended.
         InvalidRunError: the run to import from has no node with the ID ``source.until``.
     """
-    asked = {"tenant": key.tenant, "source": source.run_id, "run_id": key.run_id}
-    status = (await connection.exec_driver_sql(LOCK_SOURCE, asked)).scalar_one_or_none()
+    parameters = {"tenant": key.tenant, "source": source.run_id, "run_id": key.run_id}
+    status = (await connection.exec_driver_sql(LOCK_SOURCE, parameters)).scalar_one_or_none()
     if status is None:
         raise SourceNotFoundError(source.run_id)
     if status not in TERMINAL:
         raise SourceNotEndedError(source.run_id)
-    rows = (await connection.exec_driver_sql(LINES, asked)).mappings().all()
+    rows = (await connection.exec_driver_sql(LINES, parameters)).mappings().all()
     lines = [NodeLine(**row) for row in rows]
     if len(lines) > MANY_LINES:
-        chosen = await asyncio.to_thread(taken_over, lines, source.until)
+        import_ = await asyncio.to_thread(taken_over, lines, source.until)
     else:
-        chosen = taken_over(lines, source.until)
-    seqs = {"known": chosen.known, "unknown": chosen.unknown, "open": chosen.open}
+        import_ = taken_over(lines, source.until)
+    seqs = {"known": import_.known, "unknown": import_.unknown, "open": import_.open}
     at_ms = time.time_ns() // 1_000_000
-    await connection.exec_driver_sql(TAKE_OVER, {**asked, **seqs, "at_ms": at_ms})
-    await connection.exec_driver_sql(COPY_FILES, asked)
+    await connection.exec_driver_sql(TAKE_OVER, {**parameters, **seqs, "at_ms": at_ms})
+    await connection.exec_driver_sql(COPY_FILES, parameters)

@@ -257,8 +257,8 @@ async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
         StoreUnavailableError: the database does not respond.
     """
     async with transaction(pool) as connection:
-        found = await connection.exec_driver_sql(ANY_TAKING, (stale_seconds,))
-        return bool(found.scalar_one())
+        rows = await connection.exec_driver_sql(ANY_TAKING, (stale_seconds,))
+        return bool(rows.scalar_one())
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +298,8 @@ async def request_drain(pool: Pool, worker_id: str) -> bool:
         StoreUnavailableError: the database does not respond.
     """
     async with transaction(pool) as connection:
-        asked = await connection.exec_driver_sql(DRAIN, (worker_id,))
-        if asked.one_or_none() is None:
+        changed = await connection.exec_driver_sql(DRAIN, (worker_id,))
+        if changed.one_or_none() is None:
             return False
         await record(connection, DEFAULT_TENANT, Act.DRAIN_REQUESTED, worker_id)
         return True
@@ -343,7 +343,7 @@ class StaleRunRecovery:
         self._watch = SilenceWatch(
             interval_seconds=self.interval_seconds,
             stale_seconds=self.stale_seconds,
-            own=self.worker_id,
+            own_id=self.worker_id,
         )
 
     async def run(self) -> None:
@@ -394,14 +394,14 @@ class StaleRunRecovery:
             (thorough, self._take_forgotten),
             (look["due"], take_due),
         )
-        found: list[RunKey] = []
+        recovered: list[RunKey] = []
         for take in (take for needed, take in sweeps if needed):
             while True:
                 async with transaction(self.engines.work) as connection:
-                    taken = await take(connection)
-                    await defer_runs(connection, taken)
-                found.extend(taken)
-                if len(taken) < BATCH:
+                    places = await take(connection)
+                    await defer_runs(connection, places)
+                recovered.extend(places)
+                if len(places) < BATCH:
                     break
         if look["stopped"] or look["due"]:
             while await self._halt_overdue() == BATCH:
@@ -410,9 +410,9 @@ class StaleRunRecovery:
                 started = await stopped_started(connection, BATCH)
             for key in started:
                 await self.end(key)
-        if found:
-            log.warning("runs.recovered", count=len(found))
-        return found
+        if recovered:
+            log.warning("runs.recovered", count=len(recovered))
+        return recovered
 
     async def _halt_overdue(self) -> int:
         async with transaction(self.engines.work) as connection:
@@ -422,8 +422,8 @@ class StaleRunRecovery:
         return len(ended)
 
     async def _look(self, connection: AsyncPgConnection[Any]) -> Mapping[str, Any]:
-        found = await connection.execute(LOOK, (list(self.queues),), prepare=True)
-        (row,) = await found.fetchall()
+        rows = await connection.execute(LOOK, (list(self.queues),), prepare=True)
+        (row,) = await rows.fetchall()
         return row  # type: ignore[no-any-return]
 
     def _wake(self, seconds: float | None, event: asyncio.Event) -> None:
@@ -492,5 +492,5 @@ async def take_due(connection: AsyncConnection) -> Mapping[RunKey, datetime]:
 
 
 def _places(rows: Sequence[Any]) -> Mapping[RunKey, datetime]:
-    found = {RunKey(row.tenant_id, row.run_id): row.queued_at for row in rows}
-    return {key: found[key] for key in sorted(found)}
+    queued_at = {RunKey(row.tenant_id, row.run_id): row.queued_at for row in rows}
+    return {key: queued_at[key] for key in sorted(queued_at)}

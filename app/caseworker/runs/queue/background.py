@@ -75,21 +75,21 @@ class SharedJobManager(CapacityAwareJobManager):
     def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
         super().__init__(connector, has_room=lambda: True)
         self._free = {name: queue.at_once for name, queue in queues.items()}
-        self._held: Counter[tuple[str, str]] = Counter()
+        self._jobs_by_holder: Counter[tuple[str, str]] = Counter()
 
     async def next_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         """Return the next job; None if no job may start now."""
         free = [name for name, places in self._free.items() if places > 0]
         full = [
             f"{queue}/{tenant}"
-            for (queue, tenant), held in self._held.items()
-            if held >= GREED * self._free[queue]
+            for (queue, tenant), count in self._jobs_by_holder.items()
+            if count >= GREED * self._free[queue]
         ]
         job = await self.take(worker_id, queues=free, full=full)
         if job is None:
             return None
         self._free[job.queue] -= 1
-        self._held[_holder(job)] += 1
+        self._jobs_by_holder[_holder(job)] += 1
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
@@ -98,8 +98,8 @@ class SharedJobManager(CapacityAwareJobManager):
             await super().finish_job(job, status, delete_job)
         finally:
             self._free[job.queue] += 1
-            self._held[_holder(job)] -= 1
-            self._held += Counter()  # removes zero counts
+            self._jobs_by_holder[_holder(job)] -= 1
+            self._jobs_by_holder += Counter()  # removes zero counts
             await self.wake()
 
 
@@ -142,8 +142,8 @@ class BackgroundWorker:
         async with connections(self.url, self.patience, at_most=CONNECTIONS) as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                told = wake_when_told(jobs, self.url, names, self.patience)
-                beside = (told, wake_when_due(jobs, self.due))
+                listening = wake_when_told(jobs, self.url, names, self.patience)
+                beside = (listening, wake_when_due(jobs, self.due))
                 helpers = [tasks.create_task(each) for each in beside]
                 await take_jobs(app, names, at_once=at_once, times=self.times)
                 for helper in helpers:
@@ -176,7 +176,7 @@ class JobRescue:
 
     async def _overdue(self, connection: AsyncConnection[Any]) -> Mapping[str, bool]:
         conditions = [f"{queue.overdue} AS {name}" for name, queue in self.queues.items()]
-        asked, values = f"SELECT {', '.join(conditions)}", {"seconds": self.interval_seconds}
-        found = await connection.execute(asked, values, prepare=True)
-        (row,) = await found.fetchall()
+        query, values = f"SELECT {', '.join(conditions)}", {"seconds": self.interval_seconds}
+        rows = await connection.execute(query, values, prepare=True)
+        (row,) = await rows.fetchall()
         return row  # type: ignore[no-any-return]

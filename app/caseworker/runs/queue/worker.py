@@ -135,10 +135,10 @@ class CapacityAwareJobManager(JobManager):
         ``full`` has a queue and a tenant, separated by a slash, for each tenant whose jobs of that
         queue are left.
         """
-        taken = await self.connector.execute_query_all_async(
+        rows = await self.connector.execute_query_all_async(
             query=_TAKE, worker_id=worker_id, queues=queues, full=list(full)
         )
-        return Job.from_row(taken[0]) if taken else None
+        return Job.from_row(rows[0]) if rows else None
 
     async def listen_for_jobs(
         self, *, on_notification: NotificationCallback, queues: Iterable[str] | None = None
@@ -191,9 +191,9 @@ class QueueWorker:
         async with connections(self.url, self.patience, at_most=CONCURRENCY) as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                told = wake_when_told(jobs, self.url, [QUEUE], self.patience)
+                listening = wake_when_told(jobs, self.url, [QUEUE], self.patience)
                 due = wake_when_due(jobs, self.due, self._take_next_runs)
-                beside = (told, due, self._wake_when_free(jobs), self._take_what_waited())
+                beside = (listening, due, self._wake_when_free(jobs), self._take_what_waited())
                 helpers = [tasks.create_task(each) for each in beside]
                 await take_jobs(app, [QUEUE], at_once=CONCURRENCY, times=self.times)
                 for helper in helpers:

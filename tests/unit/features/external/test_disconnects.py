@@ -13,7 +13,7 @@ from caseworker.core.budget.stops import CancelledError, Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.dialects import CHAT_COMPLETIONS
 from caseworker.features.external.gateway import _answered
-from caseworker.features.external.session import Asked, Flight, Session
+from caseworker.features.external.session import Flight, GatewayRequest, Session
 from caseworker.models.relay import Head, Relay
 from tests.unit.features.external.test_session import executed
 
@@ -61,7 +61,7 @@ class Client:
 
     async def ask(self, *, is_retry: bool = False) -> None:
         """Send the request of the story, and receive the reply unless the connection is closed."""
-        asked = cast("Asked", SimpleNamespace(digest=lambda _: "digest", body=None))
+        asked = cast("GatewayRequest", SimpleNamespace(digest=lambda _: "digest", body=None))
         flight = self.session.answer(asked, call_key=None, is_retry=is_retry)
         scope = {"type": "http", "method": "POST", "headers": [], "asgi": {"spec_version": "2.3"}}
         request = Request(scope, self.receive)
@@ -88,7 +88,7 @@ def story(
     """
     ends: list[float] = []
 
-    async def made(asked: Asked, entry: Any, flight: Flight) -> None:
+    async def made(call_request: GatewayRequest, entry: Any, flight: Flight) -> None:
         loop = asyncio.get_running_loop()
         try:
             await call(flight.relay)

@@ -107,7 +107,7 @@ def test_a_takeover_is_counted() -> None:
     """A recovered run is counted by the process that resumes it."""
     registry = CollectorRegistry()
     metrics = RunMetrics(registry)
-    metrics.begun(RUN)
-    metrics.begun(replace(RUN, attempts=2))
+    metrics.started(RUN)
+    metrics.started(replace(RUN, attempts=2))
 
     assert registry.get_sample_value("caseworker_run_takeovers_total") == 1

@@ -18,7 +18,7 @@ PICTURES = {
 }
 
 
-class Kept:
+class KeepOutcome:
     """A sink that records the files it gets."""
 
     max_bytes = 1000
@@ -36,9 +36,9 @@ class Kept:
         )
 
 
-async def given(media_type: str, data: bytes) -> tuple[Kept, object]:
+async def given(media_type: str, data: bytes) -> tuple[KeepOutcome, object]:
     picture = ImageContent(data=base64.b64encode(data).decode(), mime_type=media_type)
-    kept = Kept()
+    kept = KeepOutcome()
     result = await result_of(
         "h.draw", CallToolResult(content=[picture]), replace(CONTEXT, artifacts=kept)
     )

@@ -73,8 +73,8 @@ class Branch:
 
         ``without`` are the IDs of answers that stay out.
         """
-        kept = [one for one in self.messages if one.message_id not in without]
-        return history_of(kept, self.answers)
+        messages_ = [one for one in self.messages if one.message_id not in without]
+        return history_of(messages_, self.answers)
 
     @property
     def unanswered(self) -> list[str]:
@@ -123,13 +123,15 @@ class PostgresBranches:
         if leaf is None:
             return Branch((), {})
         pool, of_thread = self._engines.work, {"tenant": tenant, "thread": thread_id}
-        wanted = {**of_thread, "leaf": leaf, "run_id": run_id}
+        parameters = {**of_thread, "leaf": leaf, "run_id": run_id}
         locks = None if run_id is None else LOCK_THREAD
-        rows = await read_rows(pool, UP_TO, wanted, tenant=tenant, locks=locks)
+        rows = await read_rows(pool, UP_TO, parameters, tenant=tenant, locks=locks)
         branch = _branch_in({row["message_id"]: row for row in rows}, leaf)
         if of_runs := [row["message_id"] for row in branch if row["is_of_run"]]:
-            found = await read_rows(pool, OF_RUNS, {**of_thread, "wanted": of_runs}, tenant=tenant)
-            moved = {row["message_id"]: row["answer"] for row in found}
+            rows_of_runs = await read_rows(
+                pool, OF_RUNS, {**of_thread, "wanted": of_runs}, tenant=tenant
+            )
+            moved = {row["message_id"]: row["answer"] for row in rows_of_runs}
             branch = [
                 {**row, "answer": moved.get(row["message_id"], row["answer"])} for row in branch
             ]
@@ -142,10 +144,10 @@ class PostgresBranches:
 
     async def _leaf_of(self, run: Run) -> str | None:
         source = run.request.source
-        asked = {"tenant": run.key.tenant, "run_id": run.key.run_id}
-        asked["source"] = "" if source is None else source.run_id
+        parameters = {"tenant": run.key.tenant, "run_id": run.key.run_id}
+        parameters["source"] = "" if source is None else source.run_id
         async with transaction(self._engines.work, run.key.tenant) as connection:
-            leaf: str | None = (await connection.exec_driver_sql(LEAF_OF, asked)).scalar_one()
+            leaf: str | None = (await connection.exec_driver_sql(LEAF_OF, parameters)).scalar_one()
         return leaf
 
 

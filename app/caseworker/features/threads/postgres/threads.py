@@ -108,13 +108,13 @@ _ANSWER = """coalesce(m.answer, (
 it is read from the run."""
 
 _IN_THREAD = "m.tenant_id = %(tenant)s AND m.thread_id = %(thread)s"
-_WANTED = f"{_IN_THREAD} AND m.message_id = ANY(%(wanted)s::text[])"
+_SELECTED = f"{_IN_THREAD} AND m.message_id = ANY(%(wanted)s::text[])"
 
 _CONTENTS = f"""
-SELECT m.message_id, m.content, {_ANSWER} AS answer FROM messages m WHERE {_WANTED}
+SELECT m.message_id, m.content, {_ANSWER} AS answer FROM messages m WHERE {_SELECTED}
 """  # noqa: S608 - nothing of a caller's is in it, here and below
 
-_SHOWN = f"""
+_DISPLAYED = f"""
 SELECT m.message_id, m.content, {_ANSWER} AS answer, m.created_at, ARRAY(
     SELECT s.message_id FROM messages s
     WHERE s.tenant_id = m.tenant_id AND s.thread_id = m.thread_id AND s.role = m.role
@@ -122,7 +122,7 @@ SELECT m.message_id, m.content, {_ANSWER} AS answer, m.created_at, ARRAY(
             ELSE s.parent_id = m.parent_id END
     ORDER BY s.seq
 ) AS siblings
-FROM messages m WHERE {_WANTED}
+FROM messages m WHERE {_SELECTED}
 """  # noqa: S608
 
 _PLACE = f"""
@@ -242,12 +242,12 @@ class PostgresThreads:
 
     async def delete(self, tenant: str, thread_id: str) -> bool:
         """Delete a thread and its messages; return whether it existed."""
-        gone = delete(threads).where(_is(tenant, thread_id)).returning(threads.c.thread_id)
+        deleted = delete(threads).where(_is(tenant, thread_id)).returning(threads.c.thread_id)
         async with transaction(self._engines.work, tenant) as connection:
-            return (await connection.execute(gone)).one_or_none() is not None
+            return (await connection.execute(deleted)).one_or_none() is not None
 
     async def add(
-        self, tenant: str, thread_id: str, messages: Sequence[ThreadMessage], *, most: int
+        self, tenant: str, thread_id: str, messages: Sequence[ThreadMessage], *, limit: int
     ) -> bool:
         """Store messages, unless the same request already did; return whether they are new.
 
@@ -256,15 +256,15 @@ class PostgresThreads:
             MessageNotFoundError: a parent message does not exist.
             RunConflictError: a run with the answer's run ID exists, or the messages conflict.
             IdempotencyMismatchError: a different request stored the answer.
-            ThreadFullError: the thread would have more than ``most`` messages.
+            ThreadFullError: the thread would have more than ``limit`` messages.
         """
-        named = ("message_id", "parent_id", "content", "run_id", "request_hash")
+        names = ("message_id", "parent_id", "content", "run_id", "request_hash")
         rows = [
-            {name: getattr(message, name) for name in named}
+            {name: getattr(message, name) for name in names}
             | {"role": message.role.value, "ends": list(message.ends)}
             for message in messages
         ]
-        values = (tenant, thread_id, dump(rows), most)
+        values = (tenant, thread_id, dump(rows), limit)
         try:
             (row,) = await read_rows(self._engines.work, _ADD, values, tenant=tenant)
         except psycopg.IntegrityError as error:
@@ -277,9 +277,9 @@ class PostgresThreads:
 
     async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
         """Remove messages from a thread; used if their run was refused."""
-        gone = delete(messages).where(_in_thread(tenant, thread_id, message_ids))
+        deleted = delete(messages).where(_in_thread(tenant, thread_id, message_ids))
         async with transaction(self._engines.work, tenant) as connection:
-            await connection.execute(gone)
+            await connection.execute(deleted)
 
     async def messages(self, tenant: str, thread_id: str) -> Sequence[ThreadMessage]:
         """Return the messages of a thread in order, without contents."""
@@ -315,19 +315,19 @@ class PostgresThreads:
 
         The content is None if the assistant has produced no text.
         """
-        asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
-        rows = await read_rows(self._engines.work, _CONTENTS, asked, tenant=tenant)
+        parameters = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
+        rows = await read_rows(self._engines.work, _CONTENTS, parameters, tenant=tenant)
         return {row["message_id"]: _content(row) for row in rows}
 
-    async def shown(
+    async def displayed(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
         """Return the fields of :meth:`contents`, ``created_at`` and ``siblings`` by message ID.
 
         ``siblings`` are the IDs of all messages with the same parent and role, oldest first.
         """
-        asked = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
-        rows = await read_rows(self._engines.work, _SHOWN, asked, tenant=tenant)
+        parameters = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
+        rows = await read_rows(self._engines.work, _DISPLAYED, parameters, tenant=tenant)
         return {
             row["message_id"]: {
                 **_content(row),
@@ -342,8 +342,8 @@ class PostgresThreads:
         Raises:
             MessageNotFoundError: the message does not exist.
         """
-        asked = {"tenant": tenant, "thread": thread_id, "message": message_id}
-        (row,) = await read_rows(self._engines.work, _PLACE, asked, tenant=tenant)
+        parameters = {"tenant": tenant, "thread": thread_id, "message": message_id}
+        (row,) = await read_rows(self._engines.work, _PLACE, parameters, tenant=tenant)
         message = None
         if row["message_id"] is not None:
             message = ThreadMessage(
@@ -366,8 +366,8 @@ class PostgresThreads:
 
 async def drop_threads(connection: AsyncConnection, batch: Batch) -> bool:
     """Delete threads whose last message is older than the retention period, with all messages."""
-    gone = await connection.exec_driver_sql(DROP_THREADS, dict(batch))
-    return gone.rowcount == int(batch["limit"])
+    deleted = await connection.exec_driver_sql(DROP_THREADS, dict(batch))
+    return deleted.rowcount == int(batch["limit"])
 
 
 def _is(tenant: str, thread_id: str) -> Any:
@@ -383,15 +383,15 @@ def _in_thread(tenant: str, thread_id: str, message_ids: Sequence[str]) -> Any:
 
 
 def _thread(row: Row) -> Thread:
-    named = {name: row.get(name) for name in _THREAD if row.get(name) is not None}
-    given: dict[str, Any] = {"definition": {}, **named}
-    return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **given)
+    columns_ = {name: row.get(name) for name in _THREAD if row.get(name) is not None}
+    fields: dict[str, Any] = {"definition": {}, **columns_}
+    return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **fields)
 
 
 def _content(row: Row) -> dict[str, Any]:
     if row["answer"] is None:
-        named = ("incomplete", "incomplete_reason", "model")
-        return {"content": row["content"], **dict.fromkeys(named)}
+        names = ("incomplete", "incomplete_reason", "model")
+        return {"content": row["content"], **dict.fromkeys(names)}
     answer = StoredAnswer.of_json(row["answer"])
     return {
         "content": answer.content,
