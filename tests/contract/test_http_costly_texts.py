@@ -55,7 +55,7 @@ async def test_a_prompt_of_near_misses_is_redacted_in_bounded_time(
     ("shows", "step"),
     [
         ("prompt", {"type": "llm", "data": {"prompt": "${default}"}}),
-        ("shown", {"type": "tool", "data": {"tool": "respond"}}),
+        ("display", {"type": "tool", "data": {"tool": "respond"}}),
     ],
 )
 async def test_long_texts_of_calls_are_redacted_outside_the_event_loop(
@@ -70,7 +70,7 @@ async def test_long_texts_of_calls_are_redacted_outside_the_event_loop(
         return redact(self, *given, **options)
 
     monkeypatch.setattr(Payloads, shows, noted)
-    if shows == "shown":
+    if shows == "display":
         step = {**step, "data": {**step["data"], "args": {"answer": "1" * chars}}}
     graph = {"steps": [{"id": "s", **step}], "edges": []}
     body = {"kind": "graph", "graph": graph, "inputs": {"default": "x" * chars}}

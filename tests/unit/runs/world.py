@@ -146,7 +146,7 @@ async def call(
         "kind": "llm",
         "name": name,
         "request_hash": name,
-        "once": {Dimension.LLM_CALLS_SMALL: 1},
+        "per_call": {Dimension.LLM_CALLS_SMALL: 1},
         "per_attempt": {Dimension.API_CALLS: 1},
         "cost": Spent(tokens_in=80, tokens_out=20),
         "attempt": attempt,

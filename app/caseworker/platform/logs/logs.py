@@ -23,7 +23,7 @@ LOG_FIELDS = frozenset(
         *("records", "dimension", "used", "limit"),
         *("loop", "method", "path", "seconds", "bytes", "account", "folders", "advice"),
         *("model", "provider", "fallback", "server", "agent", "turns", "terminate_reason"),
-        *("queue", "kind", "kinds", "cost_usd", "tokens", "route", "pid"),
+        *("queue", "schedule", "kind", "kinds", "cost_usd", "tokens", "route", "pid"),
     }
 )
 """Names of the log fields whose values are logged. The values of other fields are replaced with a
