@@ -50,18 +50,24 @@ class FakeTiingo:
         """Answers to the next requests; later requests get prices."""
         self.url = ""
         self._server: asyncio.Server | None = None
+        self._connections: list[Connection] = []
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self._answer), "127.0.0.1", 0, backlog=64
-        )
+        self._server = await loop.create_server(self._connected, "127.0.0.1", 0, backlog=64)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        for connection in self._connections:
+            connection.abort()
+        await asyncio.sleep(0)  # the transports close their sockets
+
+    def _connected(self) -> Connection:
+        self._connections.append(Connection(self._answer))
+        return self._connections[-1]
 
     async def _answer(self, request: Request, connection: Connection) -> None:
         self.asked.append(request)
