@@ -229,7 +229,7 @@ class World:
 
     async def check(self) -> None:
         """Compare all groups, periods and some ranges with the calls."""
-        spend = PostgresSpend(self.stores.engines.work)
+        spend = PostgresSpend(self.stores.engines.work, self.stores.engines.sums)
         some = sorted((self.instant(), self.instant()))
         ranges = (None, None), (some[0], None), (None, some[1]), (some[0], some[1])
         for group_by in ("tenant", "agent", "model", "metadata.team"):

@@ -22,7 +22,7 @@ from caseworker.features.webhooks import sender
 from caseworker.models.ports import ModelRequest
 from caseworker.models.wires.openai import openai_provider
 from caseworker.nodes.function import BlockingPool
-from caseworker.platform.fair_slots import TENANT
+from caseworker.platform.fair_slots import TENANT, FairSlots
 from caseworker.platform.fair_threads import CallThreads, FairThreads, usual_threads
 from caseworker.platform.webhook_addresses import UrlRules, WebhookUrl
 from caseworker.tools.ports import ToolContext
@@ -79,7 +79,7 @@ class Uses:
 
 def the_sum_of_charges(uses: Uses, patch: pytest.MonkeyPatch) -> Use:
     patch.setattr(spend, "transaction", uses.using)
-    found = spend.PostgresSpend(None)  # type: ignore[arg-type]
+    found = spend.PostgresSpend(None, FairSlots(1))  # type: ignore[arg-type]
     about = {"all_tenants": False, "period": None, "after": None, "before": None}
     return lambda: found.find("x", "model", **about)  # type: ignore[arg-type]
 

@@ -12,7 +12,8 @@ def open_spend(parts: Parts) -> Opened:
     """Build the reader of costs and the loop that adds them up."""
     pool = parts.engines.work
     return Opened(
-        services=[PostgresSpend(pool)], loops={"costs": CostKeeper(PostgresCosts(pool)).run}
+        services=[PostgresSpend(pool, parts.engines.sums)],
+        loops={"costs": CostKeeper(PostgresCosts(pool)).run},
     )
 
 

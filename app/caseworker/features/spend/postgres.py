@@ -6,7 +6,6 @@ Imported and replayed calls have none.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -74,11 +73,11 @@ class RangeTooLargeError(Exception):
 class PostgresSpend:
     """Reads the cost of runs."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, sums: FairSlots) -> None:
+        """``sums`` is held while costs are added up; see :class:`Engines`."""
         self._pool = pool
-        self._turn = FairSlots(1)  # a sum over runs uses one core of the database, not all
-        self._sums_suffice = False
-        """Whether the last range was complete, so that sums other than by metadata are fast."""
+        self._sums = sums
+        self._sums_by_metadata = FairSlots(1)  # they read runs, and take longer
 
     async def find(
         self,
@@ -112,13 +111,13 @@ class PostgresSpend:
             only="of_model" if name == "model" else "true",
         )
         wall = None if all_tenants else tenant
+        slots = self._sums_by_metadata if name == "metadata" else self._sums
         try:
             async with (
-                nullcontext() if self._sums_suffice and name != "metadata" else self._turn.held(),
+                slots.held(),
                 transaction(self._pool, wall, statement_ms=SPEND_STATEMENT_MS) as connection,
             ):
                 bounds = await bounds_of(connection, wall, after, before)
-                self._sums_suffice = bounds.kept == bounds.after
                 values = {"tenant": tenant, "key": metadata_key, **bounds.values()}
                 rows = (await connection.exec_driver_sql(statement, values)).mappings().all()
         except StoreUnavailableError as error:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
@@ -192,6 +192,9 @@ class Engines:
     """Connection for the heartbeat, so that a flood of cancel requests never delays it."""
     look: KeptConnection
     """Connection that recovery looks for work with, so that it never delays the heartbeat."""
+    sums: FairSlots = field(default_factory=lambda: FairSlots(1))
+    """Held by a statement that adds up many runs, so that all of them use one core of the database,
+    not all cores."""
 
     async def dispose(self) -> None:
         """Close all connections."""

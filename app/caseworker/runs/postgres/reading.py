@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.core.trace.node import ATTEMPT, number_of
 from caseworker.engine.events import CONTENT_CHUNK, Event
 from caseworker.engine.ports import CallOutcome
-from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.event_pairs import ENDS, STARTS
 from caseworker.runs.paging import Page
@@ -232,8 +231,6 @@ class PostgresRunReader:
 
     engines: Engines
     journal: PostgresJournal
-    _statistics: FairSlots = field(default_factory=lambda: FairSlots(1), init=False)
-    """Held by a statement that sums runs, so that it uses one core of the database, not all."""
 
     async def get(self, key: RunKey) -> Run | None:
         """Return a run; None if it does not exist, even if a cancel request is stored for it."""
@@ -273,7 +270,7 @@ class PostgresRunReader:
     ) -> Mapping[str, Any]:
         """Return counts, durations and failures of the runs accepted in a range of time."""
         async with (
-            self._statistics.held(),
+            self.engines.sums.held(),
             transaction(self.engines.work, tenant, statement_ms=LIST_STATEMENT_MS) as connection,
         ):
             bounds = await bounds_of(connection, tenant, after, before, by_day=period == "day")
