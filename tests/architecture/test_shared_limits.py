@@ -32,7 +32,7 @@ UNLIMITED: Final = "created without a limit"
 ONCE: Final = "held once, while something is loaded"
 CACHES: Final = "definitions, prepared graphs, offers of tools and other caches"
 PART: Final = "part of a pool that has a row"
-SUMS: Final = "requests to `GET /spend` by metadata or during a backfill, and to `GET /statistics`"
+SUMS: Final = "requests to `GET /spend` by metadata; others to it and to `GET /statistics`"
 SHARED: Final = {
     "caseworker/core/budget/usage.py RLock": OF_ONE,
     "caseworker/core/trace/execution_graph.py RLock": OF_ONE,
@@ -53,7 +53,6 @@ SHARED: Final = {
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,
     "caseworker/features/spend/postgres.py FairSlots": SUMS,
-    "caseworker/runs/postgres/reading.py FairSlots": SUMS,
     "caseworker/features/telemetry/exporting.py _Bare": "spans that wait for their export",
     "caseworker/features/telemetry/process_metrics.py Lock": OF_ONE,
     "caseworker/features/webhooks/feature.py BackgroundQueue": "webhook attempts",
