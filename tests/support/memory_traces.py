@@ -57,7 +57,7 @@ class MemoryTraces:
     ) -> Sequence[CallRecord]:
         raise NotImplementedError
 
-    async def find(self, tenant: str, wanted: RunFilter) -> Page[Run]:
+    async def find(self, tenant: str, run_filter: RunFilter) -> Page[Run]:
         raise NotImplementedError
 
     async def statistics(
@@ -65,11 +65,11 @@ class MemoryTraces:
     ) -> Mapping[str, Any]:
         raise NotImplementedError
 
-    async def stoppable(self, tenant: str, wanted: RunFilter) -> Sequence[RunKey]:
+    async def stoppable(self, tenant: str, run_filter: RunFilter) -> Sequence[RunKey]:
         raise NotImplementedError
 
     async def cancel_matching(
-        self, key: RunKey, cancel_request: CancelRequest, wanted: RunFilter
+        self, key: RunKey, cancel_request: CancelRequest, run_filter: RunFilter
     ) -> CancelStatus | None:
         raise NotImplementedError
 
