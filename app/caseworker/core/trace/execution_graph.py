@@ -397,7 +397,8 @@ class ExecutionGraph:
     def changed_since(self, revision: int) -> Changes:
         """Return the nodes that changed after ``revision``.
 
-        The time that this takes is proportional to the number of changed nodes.
+        The time that this takes is proportional to the number of changed nodes. Their metadata is
+        shared with the graph: read it only.
 
         Raises:
             ValueError: the graph has not reached that revision.
@@ -408,12 +409,11 @@ class ExecutionGraph:
             if not 0 <= revision <= now:
                 raise ValueError(f"revision {revision} does not exist yet; the graph is at {now}")
             changed = {record["node_id"]: record for record in tree.changes[revision:]}
-            for node_id in changed.keys() & tree.open.keys():
-                changed[node_id] = changed[node_id].copy()
-        nodes: list[Any] = [
-            {**fields, "metadata": copy_object(tree.metadata.get(node_id, {}))}
-            for node_id, fields in changed.items()
-        ]
+            metadata = tree.metadata
+            nodes: list[Any] = [
+                {**fields, "metadata": metadata.get(node_id) or {}}
+                for node_id, fields in changed.items()
+            ]
         return Changes(now, nodes)
 
 
