@@ -21,6 +21,7 @@ from tests.support.stores import Oracle, eventually, open_oracle
 CENT = Decimal("0.01")
 """Cost of 100 output tokens; the input is free."""
 
+MOST_TOKENS = 1000
 AMOUNTS = "SELECT used_cost_usd, reserved_cost_usd FROM accounts"
 
 pytestmark = pytest.mark.req("cw/3.accounts")
@@ -184,3 +185,32 @@ async def test_a_killed_process_leaves_no_reservation(pair: Pair, provider: Fake
         {"used_cost_usd": Decimal("0.102"), "reserved_cost_usd": 0}
     ]
     assert await pair.oracle.rows("SELECT * FROM account_holds") == []
+
+
+async def test_a_raised_quota_counts_for_the_next_call(pair: Pair, provider: FakeProvider) -> None:
+    """The call gets all its tokens, not what the old quota had left a moment ago."""
+    await provider.script("FIRST", [Step(hang=True)])
+    await pair.limit(max_cost_usd_per_day=0.10)
+    post = pair.of_first.post
+    await post("/runs", json=one_call("FIRST"))
+    await provider.wait_for_arrivals(1, "FIRST")
+    waiting = (await post("/runs", json=one_call("SECOND"))).json()
+    awaited = "SELECT count(*) > 0 FROM accounts WHERE awaited_until IS NOT NULL"
+    await eventually(lambda: pair.oracle.value(awaited))
+
+    await pair.limit(max_cost_usd_per_day=1)
+    await post("/runs", json=one_call("THIRD"))
+    await provider.wait_for_arrivals(1, "SECOND")
+    await provider.wait_for_arrivals(1, "THIRD")
+
+    (arrival,) = await provider.arrivals("THIRD", bodies=True)
+    assert arrival.body is not None
+    assert arrival.body["max_tokens"] == MOST_TOKENS
+    assert waiting["status"] == "running"
+
+
+def one_call(prompt: str) -> dict[str, Any]:
+    """Return a run with one call of ten cents."""
+    model = {"tier": "small", "max_output_tokens": MOST_TOKENS}
+    step = {"id": "only", "type": "llm", "data": {"prompt": prompt, "model": model}}
+    return {"kind": "graph", "graph": {"steps": [step], "edges": []}}

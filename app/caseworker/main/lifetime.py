@@ -40,8 +40,8 @@ collection takes half a microsecond per object, so it must wait until there are 
 
 COLLECT_SECONDS: Final = 60.0
 """Seconds between two full collections."""
-MANY_OBJECTS: Final = 150_000
-"""Number of objects that are collected in less than 0.1 s; runs of large graphs have more."""
+MANY_OBJECTS: Final = 50_000
+"""Number of objects that are collected in about 0.02 s; runs of large graphs have more."""
 LATEST_COLLECTION: Final = 60
 """Number of times that a collection of more objects is postponed."""
 

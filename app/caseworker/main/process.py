@@ -380,7 +380,7 @@ class Process:
             cancelled=executor.cancel,
             unowned=executor.end_soon,
             decided=self._approvals.notifier.notify,
-            settled=self._accounts.settled,
+            accounts_changed=self._accounts.changed,
             listening=self._heartbeat.beat,
         )
         if self._is_alone:

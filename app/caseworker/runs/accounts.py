@@ -28,8 +28,8 @@ POLL_SECONDS: Final = 2.0
 """Seconds after which a waiting call asks again, in case a notification was lost."""
 
 FRESH_SECONDS: Final = 1.0
-"""Seconds for which the reserved amounts of an answer are taken into account. Used amounts only
-grow within a period, so they count until it ends."""
+"""Seconds for which an answer is taken into account; afterwards, other processes may have settled
+calls."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class _Tenant:
     limits: Sequence[AccountLimit] = ()
     answered_at: float = 0.0
     changes: int = 0
-    """Number of settlements that were notified."""
+    """Number of settlements and new limits that were notified."""
     waiting: "dict[Place, asyncio.Future[None] | None]" = field(default_factory=dict)
     """Calls in order of arrival, each with the future that wakes it; None while it asks."""
 
@@ -64,7 +64,7 @@ class Place:
         self._seen = self._tenant.changes
 
     async def wait(self) -> None:
-        """Wait until a settlement is notified that the last answer may not include."""
+        """Wait until a change is notified that the last answer may not include."""
         tenant = self._tenant
         tenant.waiting.setdefault(self, None)
         if self._seen == tenant.changes:
@@ -97,9 +97,10 @@ class Accounts:
         self._clock = clock
         self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
 
-    def settled(self, tenant: str) -> None:
-        """Wake the calls that wait for the accounts of a tenant."""
+    def changed(self, tenant: str) -> None:
+        """Discard the last answer about the accounts of a tenant, and wake the calls that wait."""
         if tenant in self._tenants:
+            self._tenants[tenant].limits = ()
             self._tenants[tenant].changes += 1
             self._tenants[tenant].wake()
 
@@ -113,15 +114,14 @@ class Accounts:
         self._tenants[tenant].answered_at = self._clock()
 
     def room(self, tenant: str) -> Room:
-        """Return about how much is free in the accounts of a tenant, by dimension."""
+        """Return about how much is free in the accounts of a tenant, by dimension, if known."""
         state = self._tenants[tenant]
-        is_fresh = self._clock() - state.answered_at <= FRESH_SECONDS
         room: dict[Dimension, Decimal] = {}
+        if self._clock() - state.answered_at > FRESH_SECONDS:
+            return room
         for limit in state.limits:
-            occupied = limit.used + (limit.reserved if is_fresh else 0)
-            if limit.resets_at <= datetime.now(UTC):
-                occupied = Decimal(0)
-            free = limit.limit - occupied
+            is_over = limit.resets_at <= datetime.now(UTC)
+            free = limit.limit - (0 if is_over else limit.used + limit.reserved)
             room[limit.dimension] = min(free, room.get(limit.dimension, free))
         return room
 

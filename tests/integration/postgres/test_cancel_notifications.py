@@ -4,12 +4,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 
 import psycopg
 import pytest
 
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.postgres import listener
 from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL, CANCEL_CHANNEL, listen_for_workers
+from caseworker.runs.quotas import Quota
 from caseworker.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -43,7 +46,7 @@ class Ear:
             cancelled=self._hear,
             unowned=self.unowned.put_nowait,
             decided=self.decided.put_nowait,
-            settled=self.settled.put_nowait,
+            accounts_changed=self.settled.put_nowait,
             listening=self._connected,
         )
 
@@ -114,6 +117,17 @@ async def test_a_settlement_in_an_account_is_received(database_url: str) -> None
             await oracle.rows("SELECT pg_notify(%s, %s)", ACCOUNT_CHANNEL, payload)
         async with asyncio.timeout(150):
             assert await ear.settled.get() == "t"
+
+
+@pytest.mark.req("cw/3.accounts")
+async def test_a_changed_quota_wakes_the_calls_that_wait_for_it(database_url: str) -> None:
+    """Every process is notified when an operator sets or deletes the quota of a tenant."""
+    async with open_stores(database_url) as stores, listening(database_url) as (ear, _):
+        quotas = PostgresQuotas(stores.engines.work, Quota())
+        for change in (quotas.put("t", Quota(max_cost_usd_per_day=Decimal(1))), quotas.delete("t")):
+            await change
+            async with asyncio.timeout(150):
+                assert await ear.settled.get() == "t"
 
 
 async def test_a_listener_that_loses_its_connection_says_so(database_url: str) -> None:

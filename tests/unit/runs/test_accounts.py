@@ -81,13 +81,13 @@ def test_a_call_does_not_overtake_the_calls_that_wait() -> None:
         async with asyncio.TaskGroup() as group:
             await queued(accounts, group, requests, ("large", 2), ("small", 0))
             assert requests == ["large"]
-            accounts.settled("other")
+            accounts.changed("other")
             await settle()
             assert requests == ["large"]
-            accounts.settled("t")
+            accounts.changed("t")
             await settle()
             assert sorted(requests) == ["large", "large", "small granted"]
-            accounts.settled("t")
+            accounts.changed("t")
 
     play(main)
     assert requests[-1] == "large granted"
@@ -104,7 +104,7 @@ def test_only_the_first_waiting_calls_ask_again() -> None:
             tasks = await queued(accounts, group, requests, *callers)
             assert requests == ["00"]
             requests.clear()
-            accounts.settled("t")
+            accounts.changed("t")
             await settle()
             expected = {"00 granted", *(f"{number:02}" for number in range(1, 1 + ASKING))}
             assert set(requests) == expected
@@ -122,7 +122,7 @@ def test_a_settlement_that_arrives_before_the_wait_is_not_missed() -> None:
         accounts = Accounts(loop.time)
         place = accounts.place("t")
         await place.enter()
-        accounts.settled("t")
+        accounts.changed("t")
         await place.wait()
         place.leave()
         return loop.time()
@@ -162,7 +162,7 @@ def test_a_cancelled_wait_leaves_the_queue() -> None:
 
 
 def test_the_free_amount_is_that_of_the_tightest_limit() -> None:
-    """Amounts of an answer count for a while, used amounts until the period ends."""
+    """The amounts of an answer count for a while, or until a change is notified."""
     now = [0.0]
     accounts = Accounts(lambda: now[0])
     assert accounts.room("t") == {}
@@ -170,6 +170,8 @@ def test_the_free_amount_is_that_of_the_tightest_limit() -> None:
     accounts.learned("t", [limit(3, 2), limit(4, 5)])
     assert accounts.room("t") == {Dimension.COST_USD: 1}
     now[0] += FRESH_SECONDS + 0.1
-    assert accounts.room("t") == {Dimension.COST_USD: 6}
+    assert accounts.room("t") == {}
     accounts.learned("t", [limit(10, 0, days=0)])
     assert accounts.room("t") == {Dimension.COST_USD: 10}
+    accounts.changed("t")
+    assert accounts.room("t") == {}

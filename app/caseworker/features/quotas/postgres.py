@@ -1,12 +1,17 @@
 """Storage for the quotas of tenants in Postgres; the transactions that accept runs enforce them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
 from caseworker.runs.postgres.quotas import (
     COSTS,
     COUNTS,
@@ -71,12 +76,13 @@ class PostgresQuotas:
             return [_quota_in(row) for row in rows]
 
     async def put(self, tenant: str, quota: Quota) -> None:
-        """Set a tenant's own quota, which applies to the next run on every replica."""
+        """Set a tenant's own quota; it applies to the next run and call on every replica."""
         values = {name: getattr(quota, name) for name in FIELDS}
         values["models"] = None if quota.models is None else list(quota.models)
         async with transaction(self._pool) as connection:
             await connection.exec_driver_sql(LOCK, (tenant,))
             await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
+            await _notify(connection, tenant)
             await record(connection, tenant, Act.QUOTA_SET, tenant)
 
     async def delete(self, tenant: str) -> bool:
@@ -87,6 +93,7 @@ class PostgresQuotas:
             )
             if deleted.one_or_none() is None:
                 return False
+            await _notify(connection, tenant)
             await record(connection, tenant, Act.QUOTA_REMOVED, tenant)
             return True
 
@@ -95,6 +102,12 @@ class PostgresQuotas:
         async with transaction(self._pool) as connection:
             rows = await connection.exec_driver_sql(_NEARLY_FULL, dict(self._usual.storage))
             return [NearlyFull(**row) for row in rows.mappings()]
+
+
+async def _notify(connection: AsyncConnection, tenant: str) -> None:
+    """Let calls that wait for the old quota ask again."""
+    text = json.dumps({"tenant": tenant})
+    await connection.execute(select(func.pg_notify(ACCOUNT_CHANNEL, text)))
 
 
 def _quota_in(row: Row) -> TenantQuota:

@@ -64,22 +64,23 @@ async def listen_for_workers(
     cancelled: Callable[[RunKey, CancelRequest], object],
     unowned: Callable[[RunKey], object],
     decided: Callable[[RunKey], object],
-    settled: Callable[[str], object],
+    accounts_changed: Callable[[str], object],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
     """Call ``cancelled`` with every cancel request, and ``decided`` when an approval is decided.
 
     ``unowned`` is called instead of ``cancelled`` if no worker owned the run.
-    Call ``settled`` with the tenant of an account for which calls wait, when a hold is settled. If
-    notifications are missed during an outage, heartbeats find cancel requests, and runs poll for
-    decisions and accounts. For the other parameters and errors see :func:`listen`.
+    Call ``accounts_changed`` with the tenant of an account for which calls wait, when a hold is
+    settled, and with a tenant whose quota changes. If notifications are missed during an outage,
+    heartbeats find cancel requests, and runs poll for decisions and accounts. For the other
+    parameters and errors see :func:`listen`.
     """
 
     async def read(notice: Notify) -> None:
         try:
             notice_ = json.loads(notice.payload)
             if notice.channel == ACCOUNT_CHANNEL:
-                settled(notice_["tenant"])
+                accounts_changed(notice_["tenant"])
                 return
             key = RunKey(notice_["tenant"], notice_["run_id"])
         except (ValueError, TypeError, KeyError):
