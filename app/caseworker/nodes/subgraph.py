@@ -267,7 +267,7 @@ class MapData(GivenOutputs):
                 error = message_of_error(report.error)[:MAX_ERROR_CHARS]
                 failed.append({INDEX: index, "error": error})
             else:
-                counts[_end_of(report, context.path.step(str(index)), context)] += 1
+                counts[_end_of(report, index, context)] += 1
         about = {"total": count, **{name: counts[name] for name in _COUNTS}, "failed": failed}
         return {DEFAULT_HANDLE: results, ITEMS: about}
 
@@ -276,14 +276,14 @@ _GO_ON = ErrorPolicy(on_error="skip")
 _COUNTS = ("completed", "not_started", "skipped", "halted", "cancelled")
 
 
-def _end_of(report: StepReport, path: StepPath, context: FlowContext) -> str:
+def _end_of(report: StepReport, index: int, context: FlowContext) -> str:
     """Return under which name an item without a failure is counted.
 
     A limit may have refused the step of an item, or all calls inside it: that item never started.
     """
     if report.status is not StepStatus.HALTED:
         return report.status.value if report.status.value in _COUNTS else "cancelled"
-    began = context.calls.began_in(path)
+    began = context.calls.began_in(context.path.step(str(index)))
     if began is None:
         began = report.started_ns > 0
     return "halted" if began else "not_started"
