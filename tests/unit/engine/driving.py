@@ -17,7 +17,7 @@ from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import DetachedError, Supervisor
 from tests.support.seeded_loop import SeededLoop
-from tests.unit.engine.gateway import Gateway, play
+from tests.unit.engine.gateway import Gateway, now, play
 
 GRACE_SECONDS = 1.0
 
@@ -168,3 +168,45 @@ def drive(
 
 def statuses(outcome: GraphOutcome) -> dict[str, str]:
     return {step: report.status.value for step, report in outcome.steps.items()}
+
+
+async def deaf(seconds: float) -> None:
+    """Sleep for the given time and ignore every cancellation."""
+    until = now() + seconds
+    while now() < until:
+        try:
+            await asyncio.sleep(until - now())
+        except asyncio.CancelledError:
+            continue
+
+
+Inputs = Mapping[str, Any]
+
+
+def nests(inner: StepGraph, node: Scripted, **limits: Mapping[str, Any]) -> Any:
+    """Return a step function that executes a graph."""
+
+    async def work(context: FlowContext, inputs: Inputs) -> Inputs:
+        nested = GraphExecution.inside(context, prepared(inner, node, **limits), inputs)
+        context.keep(lambda: {"default": nested.outputs()})
+        return {"default": await nested.result()}
+
+    return work
+
+
+class Failing(Scripted):
+    """Fails its first ``times`` attempts of step A."""
+
+    def __init__(self, times: int, error: Exception | None = None) -> None:
+        super().__init__(A=self.work)
+        self.times = times
+        self.error = error or OurError("Not yet.")
+        self.began: list[float] = []
+        self.paths: list[str] = []
+
+    async def work(self, context: FlowContext, inputs: Inputs) -> Inputs:
+        self.began.append(now() - 1)
+        self.paths.append(context.path.text)
+        if len(self.began) <= self.times:
+            raise self.error
+        return {"default": "at last"}

@@ -11,9 +11,17 @@ from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.stops import HandOver
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
-from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
-from tests.unit.engine.test_hostile_nodes import deaf
-from tests.unit.engine.test_nested_graphs import nests
+from tests.unit.engine.driving import (
+    OurError,
+    Scripted,
+    World,
+    deaf,
+    drive,
+    flow,
+    graph,
+    nests,
+    statuses,
+)
 
 Inputs = Mapping[str, Any]
 

@@ -19,14 +19,15 @@ from tests.unit.engine.driving import (
     OurError,
     Scripted,
     World,
+    deaf,
     drive,
     flow,
     graph,
     link,
+    nests,
     statuses,
 )
 from tests.unit.engine.gateway import now
-from tests.unit.engine.test_nested_graphs import nests
 
 Inputs = Mapping[str, Any]
 
@@ -35,16 +36,6 @@ SKIP = {"policy": ErrorPolicy(on_error="skip", retry_count=1, fallback_value="in
 
 class Panic(BaseException):
     """A BaseException, as some libraries raise for their own failures."""
-
-
-async def deaf(seconds: float) -> None:
-    """Sleep for the given time and ignore every cancellation."""
-    until = now() + seconds
-    while now() < until:
-        try:
-            await asyncio.sleep(until - now())
-        except asyncio.CancelledError:
-            continue
 
 
 async def spends_too_much(context: FlowContext) -> None:

@@ -1,7 +1,6 @@
 """Graphs inside steps share one budget, one stop, one pool of step slots and one trace."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,38 +9,24 @@ from caseworker.core.budget import stops
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.usage import BudgetExceededError
-from caseworker.core.graph.graph import StepGraph
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import ExecutionResult, FlowContext
-from caseworker.engine.driver import GraphExecution
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.report import RecordedFailureError, class_of
 from tests.unit.engine.driving import (
+    Inputs,
     OurError,
     Scripted,
     World,
     drive,
     flow,
     graph,
-    prepared,
+    nests,
     statuses,
 )
 
-Inputs = Mapping[str, Any]
-
 OUTER = graph("ABC", flow("A", "B"), flow("B", "C"))
 INNER = graph("xyz", flow("x", "y"), flow("y", "z"))
-
-
-def nests(inner: StepGraph, node: Scripted, **limits: Mapping[str, Any]) -> Any:
-    """Return a step function that executes a graph."""
-
-    async def work(context: FlowContext, inputs: Inputs) -> Inputs:
-        nested = GraphExecution.inside(context, prepared(inner, node, **limits), inputs)
-        context.keep(lambda: {"default": nested.outputs()})
-        return {"default": await nested.result()}
-
-    return work
 
 
 @pytest.mark.req("000/B5")

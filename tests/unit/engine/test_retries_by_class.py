@@ -6,8 +6,7 @@ import pytest
 
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.engine.ports import CallOutcome
-from tests.unit.engine.driving import OurError, World, drive, graph
-from tests.unit.engine.test_step_policies import Failing
+from tests.unit.engine.driving import Failing, OurError, World, drive, graph
 
 ONE = graph("A")
 

@@ -1,7 +1,6 @@
 """The error policy of a step: attempts, retry delays and the final outcome."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,10 +14,18 @@ from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import BoundNode
 from caseworker.engine.report import StepTimeoutError
-from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, graph, statuses
+from tests.unit.engine.driving import (
+    CHAIN,
+    Failing,
+    Inputs,
+    OurError,
+    Scripted,
+    World,
+    drive,
+    graph,
+    statuses,
+)
 from tests.unit.engine.gateway import now
-
-Inputs = Mapping[str, Any]
 
 ONE = graph("A")
 INSTEAD = object()
@@ -38,24 +45,6 @@ class Fallback:
         if self.error is not None:
             raise self.error
         return ExecutionResult({"default": "from the fallback"})
-
-
-class Failing(Scripted):
-    """Fails its first ``times`` attempts of step A."""
-
-    def __init__(self, times: int, error: Exception | None = None) -> None:
-        super().__init__(A=self.work)
-        self.times = times
-        self.error = error or OurError("Not yet.")
-        self.began: list[float] = []
-        self.paths: list[str] = []
-
-    async def work(self, context: FlowContext, inputs: Inputs) -> Inputs:
-        self.began.append(now() - 1)
-        self.paths.append(context.path.text)
-        if len(self.began) <= self.times:
-            raise self.error
-        return {"default": "at last"}
 
 
 def policed(**values: Any) -> dict[str, dict[str, Any]]:

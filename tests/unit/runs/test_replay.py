@@ -1,7 +1,6 @@
 """Preparing the records of an earlier execution for the next one."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -20,17 +19,9 @@ from caseworker.runs.replay import (
     spent_by_path,
     tries_of,
 )
-from caseworker.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.runs.run import CallRecord
 from tests.support.graph_invariants import violations
-
-RUN = Run(
-    key=RunKey("t", "r0"),
-    kind=RunKind.CASE,
-    status=RunStatus.RUNNING,
-    created_at=datetime(2025, 9, 8, tzinfo=UTC),
-    request_hash="h",
-    request=RunRequest(kind=RunKind.CASE, input="?"),
-)
+from tests.unit.runs.world import RUN
 
 
 def lost() -> list[CallRecord]:

@@ -16,7 +16,7 @@ from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import Supervisor
 from caseworker.runs.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.heartbeat import Heartbeat
-from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest
+from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
@@ -183,3 +183,13 @@ async def deaf(seconds: float) -> None:
             await asyncio.sleep(until - clock())
         except asyncio.CancelledError:
             continue
+
+
+RUN = Run(
+    key=RunKey("t", "r0"),
+    kind=RunKind.CASE,
+    status=RunStatus.RUNNING,
+    created_at=datetime(2025, 9, 8, tzinfo=UTC),
+    request_hash="h",
+    request=RunRequest(kind=RunKind.CASE, input="?"),
+)

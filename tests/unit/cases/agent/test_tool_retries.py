@@ -1,7 +1,6 @@
 """Tools with transient failures are retried within the run's limits (seed 002, 21.3)."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -9,36 +8,12 @@ import pytest
 
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.report import GraphOutcome
-from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from caseworker.tools.ports import ToolResult, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
-from tests.unit.cases.agent.world import World, plan, result_of, world
+from tests.unit.cases.agent.world import Source, World, plan, result_of, world
 
 BUSY = failure("The source is busy.", "source_unavailable")
-
-
-class Source:
-    """A tool that returns one of the given results per attempt and records the times."""
-
-    def __init__(self, *results: ToolResult | None, **spec: Any) -> None:
-        """Store the results; None makes an attempt wait forever."""
-        settings = {"transient": frozenset({"source_unavailable"}), "timeout_seconds": 2.0, **spec}
-        self.spec = ToolSpec(
-            name="source",
-            description="Looks a number up.",
-            parameters={"type": "object", "additionalProperties": False, "properties": {}},
-            **settings,
-        )
-        self._results = list(results)
-        self.asked_at: list[float] = []
-
-    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the next result."""
-        self.asked_at.append(asyncio.get_running_loop().time())
-        result = self._results.pop(0)
-        if result is None:
-            await asyncio.Event().wait()
-        return result or {}
 
 
 def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:

@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.models.ports import Incomplete, ModelError
 from caseworker.models.wires.finish_reasons import Finish, Meaning, meaning_of
-from tests.unit.models.wires.test_odd_replies import _ask, _chunk, _events, _message, _text
+from tests.unit.models.wires.played import _ask, _chunk, _events, _message, _text
 
 REASONS: dict[Meaning, str] = {
     Finish.COMPLETE: """

@@ -5,8 +5,7 @@ import pytest
 from caseworker.core.budget.budget import Budget
 from caseworker.core.trace.node import path_of
 from tests.unit.cases.agent.world import provider_down
-from tests.unit.nodes.agent.test_loop import calculate
-from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
+from tests.unit.nodes.agent.world import agent, asking, calculate, kinds, result, said, wants, world
 from tests.unit.nodes.world import World, graph, link, step
 
 

@@ -145,3 +145,7 @@ def text_of(found: Sequence[tuple[str, Mapping[str, Any]]], turn: int) -> str:
         if kind == "content_chunk" and data["turn_number"] == turn:
             text = text[: data["offset"]] + data["content"]
     return text
+
+
+def calculate(expression: str, call_id: str = "c1") -> ToolCall:
+    return wants("calculator", call_id, expression=expression)
