@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from bench.budget_race import settings_of
-from tests.acceptance.test_external_replay import QUICK_RECOVERY
-from tests.acceptance.test_external_runs import start
+from tests.support.external import QUICK_RECOVERY, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess

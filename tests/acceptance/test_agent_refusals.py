@@ -14,17 +14,15 @@ from typing import Final
 import httpx
 import pytest
 
-from tests.acceptance.test_agent_charges import MORE_CLIENTS
-from tests.acceptance.test_agent_clients import (
+from tests.acceptance.test_agent_clients import http, proxy, service
+from tests.support.agent_clients.processes import (
     CLIENTS,
+    MORE_CLIENTS,
     PART,
     WHOLE,
     Client,
     CountingProxy,
     execute,
-    http,
-    proxy,
-    service,
     start,
 )
 from tests.support.fake_provider.client import FakeProvider

@@ -1,21 +1,26 @@
 """Approvals with real processes: no call before a person approves, and then exactly one."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
+from tests.support.approvals import (
+    People,
+    Settings,
+    decide,
+    finished,
+    graph_run,
+    note,
+    people,
+    waiting,
+)
 from tests.support.event_log import require_sound_events
 from tests.support.graph_documents import edge
 from tests.support.noting_tool import NOTES, noted
 from tests.support.service import SETTLED, ServiceProcess
-
-Settings = dict[str, str]
 
 
 @pytest.fixture(autouse=True)
@@ -32,71 +37,6 @@ def notes(tmp_path: Path) -> Path:
 @pytest.fixture
 def settings(notes: Path) -> Settings:
     return {"TOOLS_PLUGINS": '["tests.support.noting_tool:NotingTool"]', NOTES: str(notes)}
-
-
-def note(step_id: str, text: str) -> dict[str, Any]:
-    return {"id": step_id, "type": "tool", "data": {"tool": "note", "args": {"text": text}}}
-
-
-def graph_run(run_id: str, *steps: dict[str, Any], **members: Any) -> dict[str, Any]:
-    edges = members.pop("edges", [])
-    graph = {"steps": list(steps), "edges": edges, "max_parallel": 4}
-    return {"kind": "graph", "run_id": run_id, "graph": graph, **members}
-
-
-class People:
-    """The callers of one process."""
-
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self.get, self.post, self.delete, self.put = http.get, http.post, http.delete, http.put
-
-    async def post_run(self, body: dict[str, Any]) -> None:
-        posted = await self.post("/runs", json=body)
-        assert posted.status_code == 202, posted.text
-
-    async def get_run(self, run_id: str) -> dict[str, Any]:
-        run: dict[str, Any] = (await self.get(f"/runs/{run_id}")).json()
-        return run
-
-    async def nodes(self, run_id: str) -> list[dict[str, Any]]:
-        trace = (await self.get(f"/runs/{run_id}/trace")).json()
-        return list(trace["snapshot"]["nodes"].values())
-
-
-@asynccontextmanager
-async def people(service: ServiceProcess) -> AsyncIterator[People]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
-        yield People(http)
-
-
-async def finished(client: People, run_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(150):
-        while True:
-            run = await client.get_run(run_id)
-            if run["finished_at"] is not None:
-                return run
-            await asyncio.sleep(0.02)
-
-
-async def waiting(client: People, run_id: str, *, count: int = 1) -> list[dict[str, Any]]:
-    """Return the open approvals of a run once it waits for ``count`` of them."""
-    async with asyncio.timeout(150):
-        while True:
-            run = (await client.get(f"/runs/{run_id}")).json()
-            asked = (await client.get(f"/runs/{run_id}/approvals")).json()["approvals"]
-            found = [each for each in asked if each["open"]]
-            if run["status"] == "waiting" and len(found) == count:
-                return found
-            assert run["finished_at"] is None, run
-            await asyncio.sleep(0.02)
-
-
-async def decide(
-    client: People, approval: dict[str, Any], decision: str = "approve", **members: Any
-) -> httpx.Response:
-    path = f"/runs/{approval['run_id']}/approvals/{approval['approval_id']}"
-    answer: httpx.Response = await client.post(path, json={"decision": decision, **members})
-    return answer
 
 
 async def test_a_tool_is_called_once_after_a_person_has_agreed(

@@ -11,7 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.test_approvals import (
+from tests.acceptance.test_mcp_servers import hostile
+from tests.acceptance.test_mcp_servers import settings as mcp_settings
+from tests.acceptance.test_mcp_servers import step as tool_step
+from tests.support.approvals import (
     People,
     Settings,
     decide,
@@ -21,9 +24,6 @@ from tests.acceptance.test_approvals import (
     people,
     waiting,
 )
-from tests.acceptance.test_mcp_servers import hostile
-from tests.acceptance.test_mcp_servers import settings as mcp_settings
-from tests.acceptance.test_mcp_servers import step as tool_step
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

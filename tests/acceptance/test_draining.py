@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.test_external_runs import start
+from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.processes import run_caseworker

@@ -19,6 +19,7 @@ from caseworker_client import ServiceUnreachableError
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import mapping
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.usage_oracle import differences, settings_of_prices
@@ -47,17 +48,6 @@ def exact_settings(provider: FakeProvider) -> dict[str, str]:
         "ADMISSION_MAX_QUEUED": "10000",
         "DATABASE_CONNECT_TIMEOUT_SECONDS": "120",
         "DATABASE_LOCK_TIMEOUT_MS": "120000",
-    }
-
-
-def mapping(prompt: str, items: int, *, lanes: int) -> dict[str, Any]:
-    """Return a graph that calls the small model for each item of a list, on several lanes."""
-    inner = {"type": "llm", "data": {"prompt": prompt}}
-    data = {"step": inner, "max_parallel": lanes}
-    return {
-        "kind": "graph",
-        "graph": {"steps": [{"id": "m", "type": "map", "data": data}], "edges": []},
-        "inputs": {"default": list(range(items))},
     }
 
 

@@ -11,8 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.test_external_replay import QUICK_RECOVERY
-from tests.acceptance.test_external_runs import Agent, start
+from tests.support.external import QUICK_RECOVERY, Agent, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings

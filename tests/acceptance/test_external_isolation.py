@@ -1,6 +1,5 @@
 """The key of a run tries every route, and two tenants try each other's runs, keys and attempts."""
 
-import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -8,7 +7,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.test_external_runs import OPENAI, Agent, client_of, start
+from tests.support.external import OPENAI, Agent, client_of, start
+from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.tenants import OPERATOR_KEY
@@ -23,13 +23,6 @@ OWN = {
     "POST /runs/{run_id}/finish": 200,
 }
 """Permitted operations with the status of the response; ``POST /runs`` creates a child."""
-METHODS = {"get", "head", "put", "post", "patch", "delete"}
-BODIES = {
-    "POST /runs": {"kind": "external"},
-    "POST /runs/{run_id}/finish": {"output": 1},
-    "POST /runs/cancel": {"metadata": {"team": "a"}},
-    "POST /keys": {"name": "more", "scopes": ["admin"]},
-}
 CANCELS = {"DELETE /runs/{run_id}", "POST /runs/{run_id}/cancel"}
 """They are stored for a run that does not exist yet."""
 OTHER_FACES = ("GET /mcp", "POST /mcp", "GET /metrics")
@@ -70,26 +63,6 @@ async def two(
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(service, tenant_keys["two"]) as opened:
         yield opened
-
-
-async def operations(http: httpx.AsyncClient) -> list[str]:
-    """Return all operations of the OpenAPI document, as ``GET /runs/{run_id}``."""
-    paths = (await http.get("/openapi.json")).json()["paths"]
-    return [
-        f"{method.upper()} {path}"
-        for path, methods in paths.items()
-        for method in methods
-        if method in METHODS
-    ]
-
-
-async def tried(http: httpx.AsyncClient, operation: str, run_id: str) -> int:
-    """Return the status of an operation; all its names but that of the run name nothing."""
-    method, path = operation.split(" ")
-    path = re.sub(r"\{\w+\}", "1", path.replace("{run_id}", run_id))
-    body = BODIES.get(operation, {}) if method in ("POST", "PUT", "PATCH") else None
-    accept = {"Accept": "application/json"}
-    return (await http.request(method, path, json=body, headers=accept)).status_code
 
 
 async def state_of(*agents: Agent) -> list[Any]:

@@ -9,8 +9,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.test_external_isolation import operations, tried
-from tests.acceptance.test_external_runs import Agent, client_of, start
+from tests.support.external import Agent, client_of, start
+from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.tenants import OPERATOR_KEY

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from caseworker.core.trace.node import estimated_of
-from tests.acceptance.test_external_replay import QUICK_RECOVERY
+from tests.support.external import QUICK_RECOVERY
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings

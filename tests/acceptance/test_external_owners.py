@@ -14,9 +14,8 @@ import pytest
 import pytest_asyncio
 
 from caseworker.platform.http.forwarding import HEADER, _signed
-from tests.acceptance.test_external_replay import QUICK_RECOVERY
-from tests.acceptance.test_external_runs import Agent, start
-from tests.acceptance.test_external_tools import tools_of
+from tests.support.external import QUICK_RECOVERY, Agent, start
+from tests.support.external_tools import tools_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings

@@ -11,12 +11,10 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.test_external_runs import OPENAI, Agent, start
+from tests.support.external import OPENAI, QUICK_RECOVERY, Agent, next_attempt, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
-
-QUICK_RECOVERY = {"WORKER_HEARTBEAT_SECONDS": "0.5", "WORKER_STALE_AFTER_SECONDS": "3"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -32,12 +30,6 @@ async def service(
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
         yield opened
-
-
-async def next_attempt(http: httpx.AsyncClient, agent: Agent, **fields: Any) -> Agent:
-    """Open the next attempt of a run."""
-    body = {"kind": "external", "run_id": agent.run_id, **fields}
-    return Agent(http=http, run=(await http.post("/runs", json=body)).raise_for_status().json())
 
 
 async def texts(agent: Agent, *asked: str, **headers: str) -> list[str]:

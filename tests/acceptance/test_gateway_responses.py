@@ -10,9 +10,9 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.test_gateway_dialects import External
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.gateway_clients import External
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.tenants import OPERATOR_KEY
 

@@ -7,10 +7,10 @@ import pytest
 from caseworker.engine.events import RUN_STARTED, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
 from caseworker.runs.replay import MANY_CALLS
 from caseworker.runs.run import RunKey
-from tests.acceptance.test_graph_runs_over_faults import asks, flow
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import asks, flow
 from tests.support.graph_invariants import violations
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings, two_services

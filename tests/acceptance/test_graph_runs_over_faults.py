@@ -19,7 +19,7 @@ from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.graph_documents import edge
+from tests.support.graph_documents import asks, flow
 from tests.support.graph_invariants import violations
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
@@ -28,19 +28,10 @@ BEGUN_WITHIN_SECONDS = 0.25
 """Seconds after the answer to a cancel request in which a last call may start (spec, section 5)."""
 
 
-def asks(step_id: str, prompt: str, **more: Any) -> dict[str, Any]:
-    """Return a step that calls the small model."""
-    return {"id": step_id, "type": "llm", "data": {"prompt": prompt}, **more}
-
-
 def asks_each(step_id: str, prompt: str, *, max_parallel: int) -> dict[str, Any]:
     """Return a step that calls the small model for every item of its input."""
     inner = {"type": "llm", "data": {"prompt": prompt}}
     return {"id": step_id, "type": "map", "data": {"step": inner, "max_parallel": max_parallel}}
-
-
-def flow(source: str, target: str, handle: str) -> dict[str, Any]:
-    return {**edge(source, target, channel="flow"), "target_handle": handle}
 
 
 def wide(count: int, prompt: str) -> dict[str, Any]:

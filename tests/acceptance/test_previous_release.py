@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from caseworker.platform.postgres.migrating import TableLockedError, upgrade
-from tests.acceptance.test_external_runs import start
 from tests.support.database import TestServer
+from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient

@@ -18,8 +18,8 @@ import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents
 
-from tests.acceptance.test_mcp_credentials import ENCRYPTION_KEY
 from tests.support.echoes import FORMS, SECRET, shows
+from tests.support.external_tools import ENCRYPTION_KEY
 from tests.support.service import ServiceProcess
 from tests.support.surfaces import columns_of
 from tests.support.tenants import OPERATOR_KEY

@@ -8,10 +8,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.test_exact_usage import mapping
-from tests.acceptance.test_external_runs import start
+from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import mapping
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.tenants import OPERATOR_KEY, open_tenants

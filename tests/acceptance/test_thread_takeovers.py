@@ -8,7 +8,7 @@ import httpx
 import pytest
 from caseworker_client import AsyncCaseworkerClient, Event, RetryPolicy, StreamedText
 
-from tests.acceptance.test_agents_over_sockets import ANSWER, CALL
+from tests.support.agent_runs import ANSWER, CALL
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

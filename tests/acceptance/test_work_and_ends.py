@@ -18,7 +18,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from tests.acceptance.test_approvals import People, decide, finished, people
+from tests.support.approvals import People, decide, finished, people
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +28,7 @@ from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.runs.run import RunKey
 from caseworker.settings.schema import AuthSettings, JwtSettings, Settings
+from tests.support.asgi_calls import Route, routes_of
 from tests.support.credentials import KINDS, Presented, Secrets, bearer
 from tests.support.seeds import seeds
 from tests.support.tenants import OPERATOR_KEY
@@ -40,10 +41,7 @@ REACHABILITY = {("HEAD", "/gateway/openai/v1"), ("HEAD", "/gateway/anthropic")}
 """Requests by which clients of model APIs check a base URL."""
 PAGE = ("HEAD", "/runs/the-run/trace")
 """A route of the viewer, which answers only browsers."""
-NOT_OFFERED = ("/gateway/openai{path:path}", "/gateway/anthropic{path:path}")
-"""Routes that answer 404 without a credential, because these paths do not exist."""
 REFUSED = {401, 403}
-Route = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,20 +91,6 @@ async def answered(app: FastAPI, route: Route, presented: Presented) -> Reply:
     }
     await app(scope, receive, send)
     return reply
-
-
-def routes_of(app: FastAPI, run_id: str) -> Iterator[Route]:
-    """Yield method and path of every route; names of paths are filled in."""
-    names = {"run_id": run_id, "tenant": "one", "version": "1", "key_id": "0" * 16}
-    for route in app.routes:
-        path: str = route.path  # type: ignore[attr-defined]
-        if path in NOT_OFFERED:
-            continue
-        for name in getattr(route, "param_convertors", {}):
-            found = names.get(name, "x")
-            path = path.replace(f"{{{name}:path}}", found).replace(f"{{{name}}}", found)
-        for method in getattr(route, "methods", None) or ("GET", "POST", "PUT", "DELETE"):
-            yield method, path
 
 
 async def keys_of(http: httpx.AsyncClient, database: psycopg.Connection, run_id: str) -> Secrets:

@@ -99,3 +99,7 @@ async def everything(folder: Path) -> AsyncIterator[str]:
     with ChildProcess(command, env={"PORT": "0"}, name="everything") as child:
         port = (await child.json_line("port"))["port"]
         yield f"http://127.0.0.1:{port}/mcp"
+
+
+GENERATIONS = ["auto", "legacy"]
+"""Modes of the MCP client: stateless requests, or the handshake of protocol versions up to 2025."""

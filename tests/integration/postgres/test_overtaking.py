@@ -11,7 +11,7 @@ from caseworker.runs.postgres.quotas import COUNTS, LOOKED_AT
 from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import Run, RunStatus
-from tests.integration.postgres.test_quotas import accepted, give, run
+from tests.integration.postgres.quota_runs import accepted, give, run
 from tests.support.stores import Oracle, Stores, end_of
 
 

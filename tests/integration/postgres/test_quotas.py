@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text
 
-from caseworker.core.budget.budget import Budget
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
@@ -18,7 +17,8 @@ from caseworker.runs.ports import LateResult, RunFilter
 from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.quotas import Quota, QuotaExceededError
-from caseworker.runs.run import NewRun, Run, RunKey, RunStatus
+from caseworker.runs.run import Run, RunKey, RunStatus
+from tests.integration.postgres.quota_runs import USUAL, accepted, give, run
 from tests.support.limits import store_limits
 from tests.support.stores import (
     Oracle,
@@ -30,14 +30,7 @@ from tests.support.stores import (
     recovery_of,
 )
 
-USUAL = Quota()
 T = TypeVar("T")
-
-
-def run(run_id: str, *, cost: str | None = None, deadline: datetime | None = None) -> NewRun:
-    new = new_run(run_id)
-    budget = Budget(max_cost_usd=None if cost is None else Decimal(cost))
-    return replace(new, request=replace(new.request, budget=budget, deadline=deadline))
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -45,18 +38,6 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(each) for each in work]
     return [task.result() for task in tasks]
-
-
-async def accepted(stores: Stores, new: NewRun) -> Run | QuotaExceededError:
-    """Return the run, or the error that refused it."""
-    try:
-        return (await stores.runs.accept(new, worker_id="w1")).run
-    except QuotaExceededError as error:
-        return error
-
-
-async def give(stores: Stores, **limits: Any) -> None:
-    await PostgresQuotas(stores.engines.work, USUAL).put("default", Quota(**limits))
 
 
 @pytest.mark.guarantee(20)

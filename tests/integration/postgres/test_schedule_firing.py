@@ -17,7 +17,7 @@ from caseworker.features.schedules.schedule import NewSchedule, Overlap
 from caseworker.features.schedules.timing import CatchUp
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.quotas import Quota
-from tests.integration.postgres.test_schedules import HOURLY, RUN
+from tests.integration.postgres.hourly import HOURLY, RUN
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import store_limits

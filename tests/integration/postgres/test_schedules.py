@@ -16,28 +16,19 @@ from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import (
     NewSchedule,
     Overlap,
-    ScheduledRun,
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
-from caseworker.features.schedules.timing import CatchUp, Timing
+from caseworker.features.schedules.timing import CatchUp
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.quotas import Queueing, Quota
-from caseworker.runs.run import RunKey, RunStatus, Webhook
+from caseworker.runs.run import RunKey, RunStatus
+from tests.integration.postgres.hourly import HOURLY, RUN
 from tests.support.limits import store_limits
 from tests.support.stores import CANCEL_REQUEST, NotingObserver, Oracle, Stores, end_of, new_run
-
-HOURLY = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
-RUN = ScheduledRun(
-    sent={"input": "2+2?", "priority": 7, "concurrency_key": "k", "concurrency_limit": 2},
-    request=new_run("any").request,
-    request_hash="hash",
-    metadata={"team": "blue"},
-    webhook=Webhook("https://example.com/hook"),
-)
 
 
 def schedule(name: str = "hourly", **changes: Any) -> NewSchedule:
