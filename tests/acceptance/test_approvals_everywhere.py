@@ -11,9 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.test_mcp_servers import hostile
-from tests.acceptance.test_mcp_servers import settings as mcp_settings
-from tests.acceptance.test_mcp_servers import step as tool_step
+from tests.acceptance.test_mcp_servers import hostile_settings, mcp_settings, tool_step
 from tests.support.approvals import (
     People,
     Settings,
@@ -198,7 +196,7 @@ async def test_a_tool_of_a_server_is_called_once_after_its_approval(
 ) -> None:
     """Any process can accept the decision, and the server gets no call before it."""
     log = tmp_path / "log"
-    needs = mcp_settings({"h": hostile(log)}, TOOLS_REQUIRES_APPROVAL='["h.*"]')
+    needs = mcp_settings({"h": hostile_settings(log)}, TOOLS_REQUIRES_APPROVAL='["h.*"]')
     async with serving(database_url, settings, **needs) as (first, client):
         for run_id in ("yes", "no", "changed"):
             steps = graph_run(run_id, tool_step("e", "h.echo", text=run_id))
@@ -234,7 +232,7 @@ async def test_an_agent_goes_on_when_a_tool_of_a_toolset_is_refused(
     steps = [*(Step(tool_calls=[call]) for call in calls), Step(text="Done.")]
     await provider.script("(toolset)", steps)
     log = tmp_path / "log"
-    needs: dict[str, Any] = mcp_settings({"h": hostile(log)})
+    needs: dict[str, Any] = mcp_settings({"h": hostile_settings(log)})
     tools = {"mcp": [{"server": "h", "allow": ["echo"], "requires_approval": True}]}
     agent = {"name": "helper", "prompt": {"system": "Help."}}
     body = graph_run(

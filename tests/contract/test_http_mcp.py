@@ -159,11 +159,10 @@ async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -
         args = {"input": "Well?", "topic": "taxes", "wait_seconds": 0}
         run = (await client.call_tool("helper", args)).structured_content
     assert run is not None
-    stored = await world.api.store.get(RunKey("a", run["run_id"]))
+    stored = await world.api.stored(run["run_id"], tenant="a")
 
     assert (run["kind"], run["status"]) == ("agent", "queued")
     assert (run["agent"]["name"], run["agent"]["version"]) == ("helper", 2)
-    assert stored is not None
     assert stored.request.inputs == {"default": "Well?", "inputs": {"topic": "taxes"}}
 
 
@@ -269,8 +268,7 @@ async def test_a_client_gives_the_run_of_an_agent_a_budget(world: World, mode: s
     requests = []
     for run in (limited, buyer):
         assert run is not None
-        stored = await world.api.store.get(RunKey("a", run["run_id"]))
-        assert stored is not None
+        stored = await world.api.stored(run["run_id"], tenant="a")
         requests.append(stored.request)
 
     assert [each.budget.max_tool_calls == 3 for each in requests] == [True, False]

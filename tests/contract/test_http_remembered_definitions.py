@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 
 from caseworker.runs.postgres.definitions import PostgresDefinitions
-from caseworker.runs.run import RunKey
 from tests.support.api import Api, client_of
 from tests.support.graph_documents import flat
 from tests.support.graph_requests import fields, register
@@ -36,8 +35,7 @@ async def version_of(client: httpx.AsyncClient, version: int | None = None) -> i
 
 async def steps_of(api: Api, posted: httpx.Response) -> list[str]:
     """Return the IDs of the steps that a run will execute."""
-    run = await api.store.get(RunKey("default", posted.json()["run_id"]))
-    assert run is not None
+    run = await api.stored(posted.json()["run_id"])
     return [step["id"] for step in (run.request.graph or {})["steps"]]
 
 

@@ -107,9 +107,8 @@ async def test_a_case_carries_all_that_it_may_carry(client: httpx.AsyncClient, a
 
     posted = await client.post("/runs", json=body)
 
-    run = await api.store.get(RunKey("default", "case-1"))
+    run = await api.stored("case-1")
     assert posted.status_code == 202
-    assert run is not None
     request = run.request
     assert (request.expected_tools, request.gold_answer) == (("calculator",), "4")
     assert (request.mode, request.seed, request.timezone) == ("fallback_only", 7, "Europe/Paris")

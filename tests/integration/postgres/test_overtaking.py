@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import Run, RunStatus
 from tests.integration.postgres.quota_runs import accepted, give, run
-from tests.support.stores import Oracle, Stores, end_of
+from tests.support.stores import Oracle, Stores, blocks_read, end_of
 
 
 async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
@@ -113,14 +112,6 @@ async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
     claimed = "SELECT run_id FROM runs WHERE worker_id = 'w2' ORDER BY claimed_at"
     begun = [row["run_id"] for row in await oracle.rows(claimed)]
     assert begun == ["behind", "of another key"]
-
-
-async def blocks_read(oracle: Oracle, statement: str, parameters: Any) -> int:
-    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode()
-    cursor = await oracle.connection.execute(explained, parameters)
-    (row,) = await cursor.fetchall()
-    plan = row["QUERY PLAN"][0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 @dataclass(frozen=True)
