@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.test_mcp_servers import hostile_settings, mcp_settings, tool_step
 from tests.support.approvals import (
     People,
     Settings,
@@ -25,7 +24,9 @@ from tests.support.approvals import (
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import tool_step
 from tests.support.graph_invariants import violations
+from tests.support.mcp_servers import hostile_settings, mcp_settings
 from tests.support.noting_tool import NOTES, noted
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.stores import open_oracle

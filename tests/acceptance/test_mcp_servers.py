@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,34 +14,25 @@ from caseworker_client import ApiError
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.graph_documents import edge
+from tests.support.graph_documents import edge, tool_step
 from tests.support.json_client import JsonClient
-from tests.support.mcp_servers import NPM_SERVERS, ROOT, alive, everything, until
+from tests.support.mcp_servers import (
+    NPM_SERVERS,
+    alive,
+    everything,
+    hostile_settings,
+    mcp_settings,
+    until,
+)
 from tests.support.npm_packages import installed_packages
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.threads import link, offered
-
-
-def tool_step(step_id: str, tool: str, **args: Any) -> dict[str, Any]:
-    return {"id": step_id, "type": "tool", "data": {"tool": tool, "args": args}}
 
 
 def graph(*steps: dict[str, Any]) -> dict[str, Any]:
     ids = [each["id"] for each in steps]
     edges = [edge(a, b, channel="flow") for a, b in pairwise(ids)]
     return {"steps": list(steps), "edges": edges}
-
-
-def hostile_settings(log: Path) -> dict[str, Any]:
-    log.touch()
-    command = ["-m", "tests.support.hostile_mcp", str(log)]
-    env = ["PYTHONPATH", "WITHOUT"]
-    return {"command": sys.executable, "args": command, "env": env, "start_timeout_seconds": 120}
-
-
-def mcp_settings(servers: Mapping[str, Any], **more: str) -> dict[str, str]:
-    text = json.dumps(servers)
-    return {"TOOLS_MCP_SERVERS": text, "PYTHONPATH": str(ROOT), "WITHOUT": "-", **more}
 
 
 @pytest.fixture

@@ -84,3 +84,7 @@ def mapping(prompt: str, items: int, *, lanes: int) -> dict[str, Any]:
         "graph": {"steps": [{"id": "m", "type": "map", "data": data}], "edges": []},
         "inputs": {"default": list(range(items))},
     }
+
+
+def tool_step(step_id: str, tool: str, **args: Any) -> dict[str, Any]:
+    return {"id": step_id, "type": "tool", "data": {"tool": tool, "args": args}}

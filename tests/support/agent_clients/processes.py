@@ -14,9 +14,9 @@ from bench.environments import peer_environment
 from tests.support.fault_proxy import FaultProxy
 from tests.support.npm_packages import installed_packages, node
 
-ASK: Final = Path(__file__).parents[1] / "support" / "agent_clients" / "ask.py"
+ASK: Final = Path(__file__).parent / "ask.py"
 
-NPM: Final = Path(__file__).parents[1] / "support" / "npm_agents"
+NPM: Final = Path(__file__).parents[1] / "npm_agents"
 
 CHAT, RESPONSES, MESSAGES = "chat completions", "Responses", "Messages"
 

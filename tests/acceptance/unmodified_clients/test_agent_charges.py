@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -32,7 +31,7 @@ from tests.support.service import ServiceProcess, model_settings
 pytestmark = pytest.mark.proof
 
 MODELS: Final = {"small": ("openai", "gpt-5"), "claude": ("anthropic", "claude-sonnet-5")}
-QUESTION: Final = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()[:6_000]
+QUESTION: Final = (Path(__file__).parents[3] / "docs" / "concepts.md").read_text()[:6_000]
 TOKENS_PER_SECOND: Final = 100
 ASSUMED_TOKENS_PER_SECOND: Final = 200
 FIRST_SECONDS: Final = 0.3
@@ -92,13 +91,6 @@ async def service(
     }
     async with ServiceProcess(module_database_url, settings=settings) as running:
         yield running
-
-
-@pytest.fixture
-async def proxy(service: ServiceProcess) -> AsyncIterator[CountingProxy]:
-    at = urlsplit(service.url)
-    async with CountingProxy((str(at.hostname), at.port or 0)) as opened:
-        yield opened
 
 
 @pytest.fixture
