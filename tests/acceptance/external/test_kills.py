@@ -26,7 +26,7 @@ from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.usage_oracle import settings_of_prices
 
-PROGRAM: Final = Path(__file__).parents[1] / "support" / "agent_clients" / "turns.py"
+PROGRAM: Final = Path(__file__).parents[2] / "support" / "agent_clients" / "turns.py"
 SEED: Final = 30
 TURNS: Final = 20
 AGENTS_AT_ONCE: Final = 4
