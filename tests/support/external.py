@@ -1,4 +1,7 @@
-"""External runs as their agents see them: real clients of the gateway."""
+"""External runs as their agents see them: real clients of the gateway.
+
+The clients are the packages `openai` and `anthropic`, or `httpx` where the bytes count.
+"""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,6 +22,8 @@ NEW, OLD = 202, 200
 REFUSED = 400
 
 OVERLOADED = 503
+MAX_GATEWAY_KB = 32
+"""Limit on bodies in the service of ``tests/acceptance/external/conftest.py``."""
 
 
 @dataclass(frozen=True, kw_only=True)
