@@ -32,8 +32,8 @@ from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.property.interrupted_run import InterruptedRun
 from tests.support.limits import retry_policy, tier_model, tool_dispatch
+from tests.support.runs import KEY, Process
 from tests.support.seeded_loop import Story, run
-from tests.unit.runs.world import KEY, Process
 
 WORDS = ("so", "what", "we", "were", "asked", "to", "find", "came", "as", "promised")
 MOST_TURNS = 5

@@ -9,7 +9,7 @@ from typing import Any
 from caseworker.runs.run import NewRun, Run, RunRequest
 from tests.support.crashing_wire import RefusingJournals
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.world import KEY, Process, database, loop
+from tests.support.runs import KEY, Process, database, loop
 
 
 async def _none(context: Any) -> None:

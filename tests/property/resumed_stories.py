@@ -20,8 +20,8 @@ from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of
 from tests.property.interrupted_run import InterruptedRun
+from tests.support.runs import Process, answering, call
 from tests.support.seeded_loop import run
-from tests.unit.runs.world import Process, answering, call
 
 LOOK_ON_SECONDS = 200
 

@@ -6,8 +6,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import AttemptError, CallFailedError, Reply
 from caseworker.engine.events import Event
+from tests.support.runs import loop
 from tests.unit.engine.gateway import REAL, Gateway, play
-from tests.unit.runs.world import loop
 
 
 class Heard(list[Event]):

@@ -15,8 +15,8 @@ from caseworker.runs.journal import RunJournal
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.postgres.rows import accepted_run
 from caseworker.runs.run import CallRecord, FinishRun, RunKey
+from tests.support.runs import play
 from tests.support.stores import new_run
-from tests.unit.runs.world import play
 
 KEY = RunKey("t", "r0")
 

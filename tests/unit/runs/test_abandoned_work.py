@@ -7,13 +7,13 @@ import pytest
 from caseworker.runs.ports import FinishResult, LateResult
 from caseworker.runs.run import FinishRun, RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import nothing, run_story, waits_deaf
-from tests.unit.runs.world import (
+from tests.support.runs import (
     GRACE,
     KEY,
     Process,
     loop,
 )
+from tests.unit.runs.works import nothing, run_story, waits_deaf
 
 
 @pytest.mark.req("000/C3")

@@ -13,8 +13,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.engine.call import AttemptError
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import RunStatus
+from tests.support.runs import KEY, Process, answering, call, new_run
 from tests.unit.runs.works import CANCEL_REQUEST, nothing, run_story, waits
-from tests.unit.runs.world import KEY, Process, answering, call, new_run
 
 Work = Callable[[FlowContext], Awaitable[Any]]
 

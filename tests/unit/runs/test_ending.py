@@ -10,7 +10,7 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.report import GraphOutcome, StepReport
 from caseworker.runs.outcome import cancelled_while_queued, result_of
 from caseworker.runs.run import CancelRequest, RunKind, RunRequest, RunStatus
-from tests.unit.runs.world import RUN
+from tests.support.runs import RUN
 
 AT = RUN.created_at + timedelta(minutes=1)
 CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough", requested_at=AT)

@@ -16,8 +16,7 @@ from caseworker.runs.run import FinishRun, RunStatus
 from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, run_story, trace_of, waits
-from tests.unit.runs.world import (
+from tests.support.runs import (
     KEY,
     Process,
     answering,
@@ -26,6 +25,7 @@ from tests.unit.runs.world import (
     loop,
     new_run,
 )
+from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, run_story, trace_of, waits
 
 
 def test_a_run_is_executed_and_settled() -> None:

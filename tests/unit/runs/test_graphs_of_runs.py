@@ -17,8 +17,8 @@ from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import Deaths, NewRun, RunKind, RunRequest, RunStatus
 from tests.support.limits import executor_limits
 from tests.support.memory_rows import run_of
+from tests.support.runs import GRACE, KEY, Process, call, database
 from tests.unit.runs.works import deaf_attempt, run_story
-from tests.unit.runs.world import GRACE, KEY, Process, call, database
 
 
 class Nothing(StepData):

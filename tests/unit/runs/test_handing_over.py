@@ -18,15 +18,15 @@ from caseworker.runs.giving_back import GIVE_UP_SECONDS
 from caseworker.runs.replay import graph_of
 from caseworker.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs import world
-from tests.unit.runs.works import must_not_run, nothing, run_story, waits
-from tests.unit.runs.world import (
+from tests.support.runs import (
     KEY,
     Process,
     database,
     loop,
     new_run,
 )
+from tests.unit.runs import world
+from tests.unit.runs.works import must_not_run, nothing, run_story, waits
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -17,8 +17,8 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.runs.journal import ASKS, LostRunError
 from caseworker.runs.ports import Permission
 from caseworker.runs.run import CancelRequest
+from tests.support.runs import loop
 from tests.unit.runs.opened import KEY, YES, Open, Store, run_story
-from tests.unit.runs.world import loop
 
 
 def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:

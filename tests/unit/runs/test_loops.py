@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from caseworker.runs.heartbeat import Loops
-from tests.unit.runs.world import loop, play
+from tests.support.runs import loop, play
 
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:

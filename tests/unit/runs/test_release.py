@@ -13,8 +13,7 @@ from caseworker.runs.run import RunStatus
 from tests.support.graph_invariants import violations
 from tests.support.limits import retry_policy
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import run_story
-from tests.unit.runs.world import (
+from tests.support.runs import (
     EPOCH,
     KEY,
     Process,
@@ -23,6 +22,7 @@ from tests.unit.runs.world import (
     database,
     loop,
 )
+from tests.unit.runs.works import run_story
 
 pytestmark = pytest.mark.req("cw/5.release")
 

@@ -21,7 +21,7 @@ from caseworker.runs.replay import (
 )
 from caseworker.runs.run import CallRecord
 from tests.support.graph_invariants import violations
-from tests.unit.runs.world import RUN
+from tests.support.runs import RUN
 
 
 def lost() -> list[CallRecord]:

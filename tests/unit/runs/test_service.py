@@ -18,7 +18,7 @@ from caseworker.runs.service import RunService, new_run_id
 from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.world import (
+from tests.support.runs import (
     KEY,
     Process,
     answering,

@@ -8,8 +8,8 @@ from typing import Any
 from caseworker.engine.approvals import Approvals, Decision, Question, StoredQuestion
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import RunStatus
+from tests.support.runs import Process
 from tests.unit.runs.works import run_story
-from tests.unit.runs.world import Process
 
 QUESTION = Question(subject="pay", message="?", arguments={}, schema=None, timeout_seconds=60)
 

@@ -10,7 +10,7 @@ import structlog
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import CancelRequest, Run
 from tests.support.graph_invariants import violations
-from tests.unit.runs.world import (
+from tests.support.runs import (
     Process,
     answering,
     call,
