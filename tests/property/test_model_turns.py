@@ -23,8 +23,8 @@ from caseworker.engine.call import Reply, Spent
 from caseworker.models.ports import RateLimit
 from caseworker.models.turns import Turns
 from tests.support.memory_rate_limits import MemoryRateLimits
-from tests.support.seeded_loop import SeededLoop, run
-from tests.unit.engine.gateway import Gateway, now
+from tests.support.seeded_loop import SeededLoop, now, run
+from tests.unit.engine.gateway import Gateway
 
 LIMIT = RateLimit(model="m", requests_per_minute=60, tokens_per_minute=6000)
 LITTLE = Budget(max_tokens=990)

@@ -1,7 +1,7 @@
 """One process with an in-memory database on virtual time, and a node that a test defines."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,20 +22,13 @@ from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_runs import MemoryRuns
 from tests.support.scripted_call import ScriptedCall
-from tests.support.seeded_loop import SeededLoop, run
+from tests.support.seeded_loop import SeededLoop
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 KEY = RunKey("t", "r0")
 GRACE = 2.0
 
 Work = Callable[[FlowContext], Awaitable[Any]]
-
-
-def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
-    """Run a story on virtual time and require that no task is left."""
-    story = run(main, seed)
-    assert story.leftover == ()
-    return story.result
 
 
 def loop() -> SeededLoop:
@@ -172,17 +165,6 @@ def answering(
         return Reply(value, Spent(tokens_in=50, tokens_out=5))
 
     return attempt
-
-
-async def deaf(seconds: float) -> None:
-    """Wait this long and ignore every cancellation."""
-    clock = loop().time
-    until = clock() + seconds
-    while clock() < until:
-        try:
-            await asyncio.sleep(until - clock())
-        except asyncio.CancelledError:
-            continue
 
 
 RUN = Run(

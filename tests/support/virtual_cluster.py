@@ -44,7 +44,7 @@ from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_approvals import MemoryApprovals
 from tests.support.scripted_call import ScriptedCall
-from tests.support.seeded_loop import SeededLoop
+from tests.support.seeded_loop import SeededLoop, deaf
 from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, Line, Network
 
 HEARTBEAT_SECONDS = 2.0
@@ -105,7 +105,7 @@ class Outside:
         draw = chance.random()
         if draw < 0.2 * trouble:
             self.diary.note("deaf", key, call)
-            await _stubbornly(chance.uniform(0.1, 2.0))
+            await deaf(chance.uniform(0.1, 2.0))
         elif draw < 0.3 * trouble:
             await asyncio.sleep(60)  # until it is timed out
         else:
@@ -115,17 +115,6 @@ class Outside:
         if 0.9 * trouble <= draw < trouble:
             raise AttemptError("Bad.", error_class="Bad", retryable=False, spent=Spent())
         return Reply({"answer": 42}, chance.choice([None, ESTIMATE, DEAREST]))
-
-
-async def _stubbornly(seconds: float) -> None:
-    """Take ``seconds`` and ignore cancellation."""
-    clock = asyncio.get_running_loop().time
-    until = clock() + seconds
-    while clock() < until:
-        try:
-            await asyncio.sleep(until - clock())
-        except asyncio.CancelledError:
-            continue
 
 
 class CallingNode:

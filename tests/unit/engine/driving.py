@@ -16,8 +16,8 @@ from caseworker.engine.events import Event
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import DetachedError, Supervisor
-from tests.support.seeded_loop import SeededLoop
-from tests.unit.engine.gateway import Gateway, now, play
+from tests.support.seeded_loop import SeededLoop, now, play
+from tests.unit.engine.gateway import Gateway
 
 GRACE_SECONDS = 1.0
 
@@ -168,16 +168,6 @@ def drive(
 
 def statuses(outcome: GraphOutcome) -> dict[str, str]:
     return {step: report.status.value for step, report in outcome.steps.items()}
-
-
-async def deaf(seconds: float) -> None:
-    """Sleep for the given time and ignore every cancellation."""
-    until = now() + seconds
-    while now() < until:
-        try:
-            await asyncio.sleep(until - now())
-        except asyncio.CancelledError:
-            continue
 
 
 Inputs = Mapping[str, Any]

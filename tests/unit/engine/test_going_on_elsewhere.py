@@ -11,17 +11,8 @@ from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.stops import HandOver
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
-from tests.unit.engine.driving import (
-    OurError,
-    Scripted,
-    World,
-    deaf,
-    drive,
-    flow,
-    graph,
-    nests,
-    statuses,
-)
+from tests.support.seeded_loop import deaf
+from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, nests, statuses
 
 Inputs = Mapping[str, Any]
 

@@ -14,12 +14,12 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.report import StepBrokenError
 from tests.support.limits import retry_policy
 from tests.support.scripted_call import ScriptedCall
+from tests.support.seeded_loop import deaf, now
 from tests.unit.engine.driving import (
     CHAIN,
     OurError,
     Scripted,
     World,
-    deaf,
     drive,
     flow,
     graph,
@@ -27,7 +27,6 @@ from tests.unit.engine.driving import (
     nests,
     statuses,
 )
-from tests.unit.engine.gateway import now
 
 Inputs = Mapping[str, Any]
 

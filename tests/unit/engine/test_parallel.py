@@ -11,8 +11,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import FlowContext
+from tests.support.seeded_loop import deaf, now
 from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
-from tests.unit.engine.gateway import now
 
 Inputs = Mapping[str, Any]
 
@@ -109,12 +109,7 @@ def test_a_sibling_that_ignores_its_cancellation_is_abandoned() -> None:
         raise OurError("No.")
 
     async def stubborn(context: FlowContext, inputs: Inputs) -> Inputs:
-        until = now() + 20
-        while now() < until:
-            try:
-                await asyncio.sleep(until - now())
-            except asyncio.CancelledError:
-                continue
+        await deaf(20)
         ends.append(now())
         return {"default": "too late"}
 

@@ -14,6 +14,7 @@ from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import BoundNode
 from caseworker.engine.report import StepTimeoutError
+from tests.support.seeded_loop import deaf
 from tests.unit.engine.driving import (
     CHAIN,
     Failing,
@@ -25,7 +26,6 @@ from tests.unit.engine.driving import (
     graph,
     statuses,
 )
-from tests.unit.engine.gateway import now
 
 ONE = graph("A")
 INSTEAD = object()
@@ -219,12 +219,7 @@ def test_a_node_that_ignores_its_timeout_is_abandoned(returns: bool) -> None:
     """After the grace period the node is abandoned; its late result is dropped and recorded."""
 
     async def stubborn(context: FlowContext, inputs: Inputs) -> Inputs:
-        until = now() + 30
-        while now() < until:
-            try:
-                await asyncio.sleep(until - now())
-            except asyncio.CancelledError:
-                continue
+        await deaf(30)
         if returns:
             return {"default": "too late"}
         raise OurError("Too late.")

@@ -15,7 +15,7 @@ from caseworker.runs.journal import RunJournal
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.postgres.rows import accepted_run
 from caseworker.runs.run import CallRecord, FinishRun, RunKey
-from tests.support.runs import play
+from tests.support.seeded_loop import play
 from tests.support.stores import new_run
 
 KEY = RunKey("t", "r0")

@@ -19,7 +19,8 @@ from caseworker.runs.ports import EventPage, JournalWrite
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.memory_runs import MemoryRuns
-from tests.support.runs import KEY, Process, database, loop, new_run, play
+from tests.support.runs import KEY, Process, database, loop, new_run
+from tests.support.seeded_loop import play
 from tests.support.stores import end_of
 
 

@@ -13,7 +13,8 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import Beat, FinishResult
 from caseworker.runs.run import CancelRequest, FinishRun, Run, RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.support.runs import KEY, Process, database, loop, new_run, play
+from tests.support.runs import KEY, Process, database, loop, new_run
+from tests.support.seeded_loop import play
 
 
 async def waits(context: FlowContext) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 import structlog
 
 from caseworker.runs.heartbeat import Loops
-from tests.support.runs import loop, play
+from tests.support.runs import loop
+from tests.support.seeded_loop import play
 
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:

@@ -26,9 +26,9 @@ from tests.support.runs import (
     database,
     loop,
     new_run,
-    play,
     virtual_service_time,
 )
+from tests.support.seeded_loop import play
 
 
 async def works(context: FlowContext) -> str:

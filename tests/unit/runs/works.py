@@ -10,13 +10,8 @@ import structlog
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import CancelRequest, Run
 from tests.support.graph_invariants import violations
-from tests.support.runs import (
-    Process,
-    answering,
-    call,
-    deaf,
-    play,
-)
+from tests.support.runs import Process, answering, call
+from tests.support.seeded_loop import deaf, play
 
 CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough")
 
