@@ -197,15 +197,15 @@ def end_of(
     return FinishRun(**ended | values)
 
 
-def recovery_of(stores: Stores) -> StaleRunRecovery:
-    """Return the recovery of lost and overdue runs, as a process with these stores has it."""
-    return StaleRunRecovery(
-        engines=stores.engines,
-        interval_seconds=1,
-        stale_seconds=10,
-        max_attempts=3,
-        end=ended_nowhere,
-    )
+def recovery_of(engines: Engines, **options: Any) -> StaleRunRecovery:
+    """Return the recovery of lost and overdue runs of a process; ``options`` replace the usual."""
+    usual: dict[str, Any] = {
+        "interval_seconds": 1,
+        "stale_seconds": 10,
+        "max_attempts": 3,
+        "end": ended_nowhere,
+    }
+    return StaleRunRecovery(engines=engines, **usual | options)
 
 
 async def ended_nowhere(key: RunKey) -> None:
