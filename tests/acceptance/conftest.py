@@ -24,13 +24,18 @@ async def provider(running_provider: FakeProvider) -> FakeProvider:
     return running_provider
 
 
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Return the settings of the service; a module may replace this fixture."""
+    return model_settings(running_provider.openai_url) | SETTLED
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
-    module_database_url: str, running_provider: FakeProvider
+    module_database_url: str, service_settings: dict[str, str]
 ) -> AsyncIterator[ServiceProcess]:
     """Run one service process that uses the fake provider."""
-    settings = model_settings(running_provider.openai_url) | SETTLED
-    async with ServiceProcess(module_database_url, settings=settings) as running:
+    async with ServiceProcess(module_database_url, settings=service_settings) as running:
         yield running
 
 

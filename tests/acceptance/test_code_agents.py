@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.code_agents import NOTES
 from tests.support.collector import Collector
@@ -62,13 +61,11 @@ def collector() -> Iterator[Collector]:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider, noted_in: Path, collector: Collector
-) -> AsyncIterator[ServiceProcess]:
-    settings = settings_of(running_provider, noted_in, TELEMETRY_OTLP_ENDPOINT=collector.url)
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(
+    running_provider: FakeProvider, noted_in: Path, collector: Collector
+) -> dict[str, str]:
+    return settings_of(running_provider, noted_in, TELEMETRY_OTLP_ENDPOINT=collector.url)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import anthropic
 import httpx2
 import openai
 import pytest
-import pytest_asyncio
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
@@ -25,19 +24,15 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 MARKED: Any = [{"role": "user", "content": "marked"}]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    """Run a service with two models of each API; the second Anthropic endpoint has no functions."""
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Set two models of each API; the second Anthropic endpoint has no functions."""
     claude = {"provider": "anthropic", "api_key": "sk-provider", "model": "claude-haiku-4-5"}
     named = {
         "claude": {**claude, "base_url": running_provider.url},
         "bare": {**claude, "base_url": f"{running_provider.url}/none"},
     }
-    settings = {**model_settings(running_provider.openai_url), "MODELS_NAMED": json.dumps(named)}
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+    return {**model_settings(running_provider.openai_url), "MODELS_NAMED": json.dumps(named)}
 
 
 Opening = Callable[..., Awaitable[External]]

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.external import Agent, start
 from tests.support.fake_provider.client import FakeProvider
@@ -39,19 +38,15 @@ LIMITS: Mapping[str, Mapping[str, float]] = {
 """Limits that the first call exceeds, by their dimension."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     claude = {"provider": "anthropic", "base_url": running_provider.url, "model": "fake-claude"}
     prices = {"price_per_million_in_usd": 1, "price_per_million_out_usd": 2}
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         **settings_of_prices("MODELS_SMALL"),
         "MODELS_NAMED": json.dumps({"claude": {**claude, **prices, "api_key": "sk-x"}}),
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """The sums of GET /spend equal the traces of all runs, whatever they are and however they ended."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
@@ -20,14 +18,10 @@ from tests.support.usage_oracle import settings_of_prices
 WAIT = {"Prefer": "wait=60"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     prices = settings_of_prices("MODELS_SMALL") | settings_of_prices("MODELS_BIG")
-    settings = model_settings(running_provider.openai_url) | prices
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+    return model_settings(running_provider.openai_url) | prices
 
 
 async def test_the_sums_equal_the_traces(

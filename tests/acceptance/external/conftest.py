@@ -14,14 +14,12 @@ from tests.support.tenants import OPERATOR_KEY
 from tests.support.usage_oracle import settings_of_prices
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    """Run a service with prices, a small limit on bodies, and an operator's key."""
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Set prices, a small limit on bodies, and an operator's key."""
     claude = {"provider": "anthropic", "base_url": running_provider.url, "model": "fake-claude"}
     prices = {"price_per_million_in_usd": 1, "price_per_million_out_usd": 2}
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         **settings_of_prices("MODELS_SMALL"),
         "MODELS_NAMED": json.dumps({"claude": {**claude, **prices, "api_key": "sk-x"}}),
@@ -30,8 +28,6 @@ async def service(
         "RETRY_BASE_SECONDS": "0.02",
         "SERVER_TRUSTED_PROXIES": '["127.0.0.1"]',
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

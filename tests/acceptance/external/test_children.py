@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.external import QUICK_RECOVERY, Agent, start
 from tests.support.fake_provider.client import FakeProvider
@@ -19,13 +18,9 @@ from tests.support.service import ServiceProcess, model_settings
 pytestmark = pytest.mark.req("cw/15.parent")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    settings = model_settings(running_provider.openai_url)
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    return model_settings(running_provider.openai_url)
 
 
 @pytest.fixture

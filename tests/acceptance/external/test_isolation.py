@@ -28,13 +28,9 @@ CANCELS = {"DELETE /runs/{run_id}", "POST /runs/{run_id}/cancel"}
 OTHER_FACES = ("GET /mcp", "POST /mcp", "GET /metrics")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    settings = {**model_settings(running_provider.openai_url), "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY}
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    return {**model_settings(running_provider.openai_url), "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.external import Agent, client_of, start
 from tests.support.external_routes import operations, tried
@@ -73,18 +72,14 @@ class State:
     """Statuses of all other operations."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     claude = {"provider": "anthropic", "base_url": running_provider.url}
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         "MODELS_NAMED": json.dumps({"claude": {**claude, "model": "c", "api_key": "sk-x"}}),
         "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest.fixture

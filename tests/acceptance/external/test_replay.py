@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-import pytest_asyncio
 
 from tests.support.external import OPENAI, QUICK_RECOVERY, Agent, next_attempt, start
 from tests.support.fake_provider.client import FakeProvider
@@ -17,13 +16,9 @@ from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    settings = {**model_settings(running_provider.openai_url), **QUICK_RECOVERY}
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    return {**model_settings(running_provider.openai_url), **QUICK_RECOVERY}
 
 
 @pytest.fixture

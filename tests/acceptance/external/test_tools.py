@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.external import QUICK_RECOVERY, REFUSED, Agent, next_attempt, start
 from tests.support.external_tools import Notes, code_of, tools_of, until
@@ -30,13 +29,9 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
     return Notes(tmp_path_factory.mktemp("notes") / "notes")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider, notes: Notes
-) -> AsyncIterator[ServiceProcess]:
-    settings = {**model_settings(running_provider.openai_url), **notes.settings}
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider, notes: Notes) -> dict[str, str]:
+    return {**model_settings(running_provider.openai_url), **notes.settings}
 
 
 @pytest.fixture(autouse=True)

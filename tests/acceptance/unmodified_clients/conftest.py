@@ -6,24 +6,19 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.agent_clients.processes import CountingProxy
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.service import ServiceProcess, model_settings
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     claude = {"provider": "anthropic", "base_url": running_provider.url, "model": "fake-claude"}
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         "MODELS_NAMED": json.dumps({"claude": {**claude, "api_key": "sk-x"}}),
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.support.agent_clients.processes import (
     start,
 )
 from tests.support.counted import CountingProvider, cost_of
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import model_settings
 
 pytestmark = pytest.mark.proof
 
@@ -76,21 +76,17 @@ async def counting() -> AsyncIterator[CountingProvider]:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, counting: CountingProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(counting: CountingProvider) -> dict[str, str]:
     named = {
         name: {"provider": provider, "model": model, "base_url": counting.base_urls[provider]}
         for name, (provider, model) in MODELS.items()
     }
-    settings = {
+    return {
         **model_settings(counting.base_urls["openai"]),
         "MODELS_SMALL_MODEL": MODELS["small"][1],
         "MODELS_NAMED": json.dumps({"claude": {**named["claude"], "api_key": "sk-x"}}),
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest.fixture
