@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -43,4 +44,11 @@ async def service(
 async def client(service: ServiceProcess) -> AsyncIterator[JsonClient]:
     """Return a client of the service."""
     async with service.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
+    """Return a plain HTTP client of the service; the provider has no record yet."""
+    async with service.http() as opened:
         yield opened

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.support.approvals import (
@@ -83,7 +82,7 @@ async def test_a_thread_is_stopped_while_its_answer_waits_for_a_person(
     agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["note"]}
     async with (
         serving(database_url, settings) as (service, client),
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         thread = await ThreadClient.begin(http, "stopped", agent=agent)
         turn = await thread.post(content="Note hello (stopped)")

@@ -50,7 +50,7 @@ async def test_a_reply_that_breaks_off_is_repeated_only_while_no_byte_was_sent(
     """A stream ends with an error event. A whole reply has not been sent, so it may be repeated."""
     broken = Step(text=TEXT, chunk_chars=4, after_events=4, then=then)
     await provider.script("BROKEN", [broken, Step(text=TEXT, chunk_chars=4)], repeat_last=True)
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
+    async with service.http() as http:
         agent = await start(http)
         reply = await _sent(agent, path, stream)
 

@@ -101,10 +101,7 @@ def service_settings(running_provider: FakeProvider) -> dict[str, str]:
 
 @pytest.fixture
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"Authorization": f"Bearer {OPERATOR_KEY}"}
-    async with httpx.AsyncClient(
-        base_url=service.url, headers=headers, trust_env=False, timeout=150
-    ) as opened:
+    async with service.http(OPERATOR_KEY) as opened:
         yield opened
 
 

@@ -71,7 +71,7 @@ async def clients(service: ServiceProcess) -> AsyncIterator[dict[str, httpx.Asyn
     operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
     opened = {}
     async with (
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
         AsyncExitStack() as stack,
     ):
         for tenant in TENANTS:

@@ -1,7 +1,7 @@
 """Calls of external runs that have ended: each one is refused with the whole reason."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.support.external import Agent, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.overflow_patterns import mistaken
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import model_settings
 from tests.support.usage_oracle import settings_of_prices
 
 pytestmark = pytest.mark.req("cw/15.refusals")
@@ -47,12 +47,6 @@ def service_settings(running_provider: FakeProvider) -> dict[str, str]:
         **settings_of_prices("MODELS_SMALL"),
         "MODELS_NAMED": json.dumps({"claude": {**claude, **prices, "api_key": "sk-x"}}),
     }
-
-
-@pytest.fixture
-async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
-        yield opened
 
 
 async def refusals(agent: Agent) -> set[tuple[str, str]]:

@@ -44,7 +44,7 @@ async def process(
     about = {**model_settings(provider.openai_url), "SHUTDOWN_GRACE_SECONDS": "60", **settings}
     async with (
         ServiceProcess(database_url, settings=about, name=name) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         yield service, http
 

@@ -32,7 +32,7 @@ def service_settings(running_provider: FakeProvider) -> dict[str, str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as client:
+    async with service.http() as client:
         yield client
 
 

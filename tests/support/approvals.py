@@ -43,7 +43,7 @@ class People:
 
 @asynccontextmanager
 async def people(service: ServiceProcess) -> AsyncIterator[People]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
+    async with service.http() as http:
         yield People(http)
 
 

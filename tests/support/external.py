@@ -15,8 +15,6 @@ import httpx2
 import openai
 import pytest
 
-from tests.support.service import ServiceProcess
-
 NEW, OLD = 202, 200
 
 REFUSED = 400
@@ -212,15 +210,6 @@ class Agent:
         run: Mapping[str, Any] = (await self.get()).json()
         assert run["finished_at"] is not None, run
         return run
-
-
-@asynccontextmanager
-async def client_of(service: ServiceProcess, key: str) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(
-        base_url=service.url, headers=headers, trust_env=False, timeout=150
-    ) as http:
-        yield http
 
 
 async def start(

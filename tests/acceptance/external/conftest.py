@@ -7,7 +7,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.support.external import MAX_GATEWAY_KB, client_of
+from tests.support.external import MAX_GATEWAY_KB
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.tenants import OPERATOR_KEY
@@ -48,5 +48,5 @@ async def http(
     service: ServiceProcess, tenant_keys: Mapping[str, str], provider: FakeProvider
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of the first tenant; the provider has no record yet."""
-    async with client_of(service, tenant_keys["one"]) as opened:
+    async with service.http(tenant_keys["one"]) as opened:
         yield opened

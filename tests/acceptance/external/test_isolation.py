@@ -7,7 +7,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.support.external import OPENAI, Agent, client_of, start
+from tests.support.external import OPENAI, Agent, start
 from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.service import ServiceProcess, model_settings
@@ -37,7 +37,7 @@ def service_settings(running_provider: FakeProvider) -> dict[str, str]:
 async def tenant_keys(service: ServiceProcess) -> dict[str, str]:
     """Return an admin key of each of two tenants."""
     keys = {}
-    async with client_of(service, OPERATOR_KEY) as http:
+    async with service.http(OPERATOR_KEY) as http:
         for tenant in ("one", "two"):
             body = {"name": "robot", "scopes": ["admin"], "tenant": tenant}
             made = await http.post("/keys", json=body)
@@ -49,7 +49,7 @@ async def tenant_keys(service: ServiceProcess) -> dict[str, str]:
 async def one(
     service: ServiceProcess, tenant_keys: Mapping[str, str], provider: FakeProvider
 ) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(service, tenant_keys["one"]) as opened:
+    async with service.http(tenant_keys["one"]) as opened:
         yield opened
 
 
@@ -57,7 +57,7 @@ async def one(
 async def two(
     service: ServiceProcess, tenant_keys: Mapping[str, str]
 ) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(service, tenant_keys["two"]) as opened:
+    async with service.http(tenant_keys["two"]) as opened:
         yield opened
 
 
@@ -80,8 +80,8 @@ async def test_the_key_of_a_run_reaches_its_own_run_and_nothing_else(
     every = [*await operations(one), *OTHER_FACES]
     with_run = [each for each in every if "{run_id}" in each]
     async with (
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as nobody,
-        client_of(service, mine.key) as agent,
+        service.http() as nobody,
+        service.http(mine.key) as agent,
     ):
         public = {each for each in every if await tried(nobody, each, mine.run_id) != 401}
         strange = {
@@ -114,7 +114,7 @@ async def test_the_key_of_a_run_gets_no_other_run_by_naming_it_in_a_body(
         await each.ask("RECORDED")
     before = await state_of(mine, sibling, foreign)
     replies = []
-    async with client_of(service, mine.key) as agent:
+    async with service.http(mine.key) as agent:
         for run in (sibling, foreign):
             replies += [
                 await agent.post("/runs", json=body)
@@ -157,7 +157,7 @@ async def test_tenants_cannot_use_the_runs_attempts_and_keys_of_each_other(
     theirs = Agent(http=two, run=opened[-1])
     made = [await theirs.ask("SHARED"), await theirs.ask("SHARED")]
     still = await mine.ask("SHARED again")
-    async with client_of(service, mine.key) as agent:
+    async with service.http(mine.key) as agent:
         shown = (await agent.get("/runs/shared")).json()["usage"]
 
     assert absent == present  # as if it did not exist

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.external import Agent, client_of, start
+from tests.support.external import Agent, start
 from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.service import ServiceProcess, model_settings
@@ -85,10 +85,10 @@ def service_settings(running_provider: FakeProvider) -> dict[str, str]:
 @pytest.fixture
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
     """Return an admin of a tenant."""
-    async with client_of(service, OPERATOR_KEY) as operator:
+    async with service.http(OPERATOR_KEY) as operator:
         body = {"name": "robot", "scopes": ["admin"], "tenant": "one"}
         key = (await operator.post("/keys", json=body)).raise_for_status().json()["key"]
-    async with client_of(service, key) as opened:
+    async with service.http(key) as opened:
         yield opened
 
 
@@ -192,7 +192,7 @@ async def test_what_a_key_may_do_depends_on_its_run_and_attempt(
     """All operations of the service are tried with the key."""
     state: State = await state_of(http)
     sibling = await start(http)
-    async with client_of(service, state.agent.key) as keyed:
+    async with service.http(state.agent.key) as keyed:
         others = {
             operation: await tried(keyed, operation, state.agent.run_id)
             for operation in await operations(http)

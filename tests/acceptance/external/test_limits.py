@@ -189,7 +189,7 @@ async def test_an_overloaded_process_answers_503_with_retry_after(
     await provider.script("HOLDS", [Step(hang=True)])
     async with (
         ServiceProcess(database_url, settings=settings) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         agent = await start(http, api=api)
         held = asyncio.create_task(agent.ask("HOLDS"))
@@ -228,7 +228,7 @@ async def test_more_runs_than_the_process_may_own_are_refused(
     await running_provider.script("SLOW", [Step(text="slow", delay_seconds=2)])
     async with (
         ServiceProcess(database_url, settings=settings) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         agent = await start(http)
         full = await http.post("/runs", json={"kind": "external"})

@@ -23,7 +23,7 @@ def service_settings(running_provider: FakeProvider) -> dict[str, str]:
 
 @pytest.fixture
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
+    async with service.http() as opened:
         yield opened
 
 
@@ -194,7 +194,7 @@ async def test_the_event_names_the_fields_that_differ(
             service = await stack.enter_async_context(
                 ServiceProcess(database_url, settings=settings)
             )
-            http = httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150)
+            http = service.http()
             return service, await stack.enter_async_context(http)
 
         service, http = await opened()
@@ -304,13 +304,13 @@ async def test_a_killed_owner_loses_no_reply_and_repeats_no_call(
     await provider.script("KILLED", [Step(text=text) for text in ("a", "b", "c", "d")])
     settings = {**model_settings(provider.openai_url), **QUICK_RECOVERY}
     async with ServiceProcess(database_url, settings=settings) as killed:
-        async with httpx.AsyncClient(base_url=killed.url, trust_env=False, timeout=150) as http:
+        async with killed.http() as http:
             agent = await start(http, run_id="killed")
             assert await texts(agent, "KILLED", "KILLED") == ["a", "b"]
         killed.child.kill()
     async with (
         ServiceProcess(database_url, settings=settings) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         access = {**agent.run["access"], "openai_base_url": f"{service.url}/gateway/openai/v1"}
         agent = Agent(http=http, run={**agent.run, "access": access})

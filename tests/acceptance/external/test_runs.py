@@ -12,7 +12,6 @@ import pytest
 from tests.support.external import (
     NEW,
     OLD,
-    client_of,
     start,
 )
 from tests.support.fake_provider.client import FakeProvider
@@ -215,7 +214,7 @@ async def test_the_key_identifies_the_run_and_reaches_no_other(
     provider: FakeProvider,
 ) -> None:
     """Two tenants use the same run ID; each call is charged to the run of its key."""
-    async with client_of(service, tenant_keys["two"]) as second:
+    async with service.http(tenant_keys["two"]) as second:
         mine = await start(http, run_id="shared-name")
         theirs = await start(second, run_id="shared-name")
         other = await start(http)
@@ -229,7 +228,7 @@ async def test_the_key_identifies_the_run_and_reaches_no_other(
         foreign_beat = await second.post(f"/runs/{other.run_id}/heartbeat")
         await theirs.finish({"output": "theirs"})
         left = (await mine.get()).json()["status"]
-    async with client_of(service, mine.key) as agent:
+    async with service.http(mine.key) as agent:
         reached = {
             path: (await agent.request(method, path, json=body)).status_code
             for method, path, body in (

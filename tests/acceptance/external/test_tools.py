@@ -41,7 +41,7 @@ def _held(notes: Notes) -> None:
 
 @pytest.fixture
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
+    async with service.http() as opened:
         yield opened
 
 
@@ -273,7 +273,7 @@ async def test_a_call_in_flight_at_a_crash_is_never_executed_again(
 
     async with (
         ServiceProcess(database_url, settings=settings) as killed,
-        httpx.AsyncClient(base_url=killed.url, trust_env=False, timeout=150) as http,
+        killed.http() as http,
     ):
         agent = await start(http, run_id="killed", tools=TOOLS)
         await jot(agent, "done")
@@ -285,7 +285,7 @@ async def test_a_call_in_flight_at_a_crash_is_never_executed_again(
     notes.release()
     async with (
         ServiceProcess(database_url, settings=settings) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         agent = Agent(http=http, run=agent.run)
         await eventually(is_recovered)

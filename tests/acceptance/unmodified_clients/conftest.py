@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.agent_clients.processes import CountingProxy
 from tests.support.fake_provider.client import FakeProvider
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import ServiceProcess, http_client, model_settings
 
 
 @pytest.fixture(scope="module")
@@ -30,5 +30,5 @@ async def proxy(service: ServiceProcess) -> AsyncIterator[CountingProxy]:
 
 @pytest.fixture
 async def http(proxy: CountingProxy, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=proxy.url, trust_env=False, timeout=150) as opened:
+    async with http_client(proxy.url) as opened:
         yield opened

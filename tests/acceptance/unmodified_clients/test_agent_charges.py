@@ -26,7 +26,7 @@ from tests.support.agent_clients.processes import (
     start,
 )
 from tests.support.counted import CountingProvider, cost_of
-from tests.support.service import model_settings
+from tests.support.service import http_client, model_settings
 
 pytestmark = pytest.mark.proof
 
@@ -91,7 +91,7 @@ def service_settings(counting: CountingProvider) -> dict[str, str]:
 
 @pytest.fixture
 async def http(proxy: CountingProxy) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=proxy.url, trust_env=False, timeout=150) as opened:
+    async with http_client(proxy.url) as opened:
         yield opened
 
 
