@@ -45,7 +45,7 @@ REFUSED = {401, 403}
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class ClosedService:
     """A closed service, whose keys are known."""
 
     app: FastAPI
@@ -152,7 +152,7 @@ def jwks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(
     module_database_url: str, module_database: psycopg.Connection, jwks: Path
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ClosedService]:
     """Run the whole application with API keys, an operator, and an issuer of tokens."""
     issuer = JwtSettings(issuer="x", audience="x", jwks_file=jwks)
     auth = AuthSettings(bootstrap_key=SecretStr(OPERATOR_KEY), jwt=issuer)
@@ -167,7 +167,7 @@ async def world(
             for method, path in dict.fromkeys(routes_of(app, secrets.run_id))
             if not path.startswith(PUBLIC) and (method, path) not in {*REACHABILITY, PAGE}
         ]
-        yield World(app=app, secrets=secrets, routes=tuple(closed))
+        yield ClosedService(app=app, secrets=secrets, routes=tuple(closed))
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +176,9 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "MAX_REFUSAL_SECONDS", 0.0)
 
 
-async def faults_of(world: World, presented: Presented, routes: Sequence[Route]) -> list[str]:
+async def faults_of(
+    world: ClosedService, presented: Presented, routes: Sequence[Route]
+) -> list[str]:
     """Return the routes that do not refuse a credential, or that read the body before."""
     faults = []
     for route in routes:
@@ -188,7 +190,7 @@ async def faults_of(world: World, presented: Presented, routes: Sequence[Route])
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_odd_credential_is_refused_on_every_route_before_its_body(
-    world: World, kind: str
+    world: ClosedService, kind: str
 ) -> None:
     """All variants are tried, and each route gets five of them."""
     variants = list(KINDS[kind].fixed(world.secrets))
@@ -207,7 +209,7 @@ async def test_an_odd_credential_is_refused_on_every_route_before_its_body(
 
 @pytest.mark.req("cw/15.code")
 async def test_the_key_of_a_step_may_only_call_the_gateway_while_the_step_executes(
-    world: World,
+    world: ClosedService,
 ) -> None:
     """Other routes do not know it; afterwards no route does."""
     sessions = world.app.state.shared.services[Sessions]
@@ -227,7 +229,7 @@ async def test_the_key_of_a_step_may_only_call_the_gateway_while_the_step_execut
 
 @seeds(fast=2 * len(KINDS), proofs=10_000, shards=16)
 async def test_a_random_credential_is_refused_on_every_route(
-    world: World, seeds: Iterable[int]
+    world: ClosedService, seeds: Iterable[int]
 ) -> None:
     """The seed draws the kind and the credential."""
     faults = []
@@ -312,7 +314,7 @@ def alike(secrets: Secrets) -> Mapping[str, Mapping[str, str]]:
     ids=str,
 )
 async def test_a_refusal_does_not_tell_by_its_work_why_a_credential_is_refused(
-    world: World, route: Route, form: str
+    world: ClosedService, route: Route, form: str
 ) -> None:
     """Unknown, wrong, revoked and foreign keys cost the same statements and hashes."""
     costs = {}

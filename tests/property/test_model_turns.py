@@ -33,7 +33,7 @@ HELD = 900
 
 
 @dataclass
-class World:
+class SharedModel:
     """Some runs of some tenants whose calls share one model."""
 
     chance: Random
@@ -102,8 +102,8 @@ class World:
         assert now() == until
 
 
-def play(seed: int) -> World:
-    world = World(Random(seed))
+def play(seed: int) -> SharedModel:
+    world = SharedModel(Random(seed))
     story = run(world.play, seed)
     assert story.leftover == ()
     for earlier, later in zip(world.begun, world.begun[1:], strict=False):

@@ -14,7 +14,7 @@ WAITING = "SELECT queueing_lock FROM procrastinate_jobs WHERE status = 'todo' OR
 
 
 @dataclass
-class World:
+class StaleRuns:
     stores: Stores
     oracle: Oracle
     living: tuple[str, ...] = ("alive",)

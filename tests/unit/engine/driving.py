@@ -86,7 +86,7 @@ def prepared(of: StepGraph, node: Any, **limits: Mapping[str, Any]) -> PreparedG
 CHAIN = graph("ABC", flow("A", "B"), flow("B", "C"))
 
 
-class World:
+class GraphRun:
     """One run of a graph, with its gateway, node and recorded events."""
 
     def __init__(self, node: Scripted, budget: Budget) -> None:
@@ -135,15 +135,15 @@ def drive(
     *,
     budget: Budget | None = None,
     inputs: Mapping[str, Any] | None = None,
-    before: Callable[[World], None] = lambda world: None,
+    before: Callable[[GraphRun], None] = lambda world: None,
     seed: int = 0,
     limits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     after_seconds: float = 0,
-) -> tuple[GraphOutcome, World]:
+) -> tuple[GraphOutcome, GraphRun]:
     """Execute a graph under a supervisor on virtual time, then sleep for ``after_seconds``."""
 
-    async def main() -> tuple[GraphOutcome, World]:
-        world = World(node or Scripted(), budget or Budget())
+    async def main() -> tuple[GraphOutcome, GraphRun]:
+        world = GraphRun(node or Scripted(), budget or Budget())
         before(world)
         execution = world.execution(of, inputs or {}, limits)
         token = world.gateway.token
@@ -162,7 +162,7 @@ def drive(
         assert world.gateway.settled()
         return outcome, world
 
-    result: tuple[GraphOutcome, World] = play(main, seed)
+    result: tuple[GraphOutcome, GraphRun] = play(main, seed)
     return result
 
 

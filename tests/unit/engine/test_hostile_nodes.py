@@ -17,9 +17,9 @@ from tests.support.scripted_call import ScriptedCall
 from tests.support.seeded_loop import deaf, now
 from tests.unit.engine.driving import (
     CHAIN,
+    GraphRun,
     OurError,
     Scripted,
-    World,
     drive,
     flow,
     graph,
@@ -146,7 +146,7 @@ def test_everything_inside_an_attempt_that_is_abandoned_has_an_end() -> None:
         told.append(world_at_c[0].lifecycle("B/x"))
         return {}
 
-    world_at_c: list[World] = []
+    world_at_c: list[GraphRun] = []
     node.works["C"] = looks
     policy = ErrorPolicy(on_error="skip", timeout_ms=3000)
     outcome, world = drive(

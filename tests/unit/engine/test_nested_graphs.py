@@ -14,10 +14,10 @@ from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.report import RecordedFailureError, class_of
 from tests.unit.engine.driving import (
+    GraphRun,
     Inputs,
     OurError,
     Scripted,
-    World,
     drive,
     flow,
     graph,
@@ -133,7 +133,7 @@ def test_a_sub_budget_remembers_what_was_spent_before_its_worker_was_lost() -> N
         context.scope.charge({Dimension.TOKENS: 5})
         return {"default": None}
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         journal = world.gateway.journal
         journal.remember("step:B", CallOutcome.UNKNOWN, hashed="")
         journal.earlier_charges["B"] = {Dimension.TOKENS: 6}
@@ -173,7 +173,7 @@ def test_a_wish_to_stop_reaches_the_steps_of_a_nested_graph() -> None:
     node = Scripted()
     node.works["B"] = nests(INNER, node)
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         asyncio.get_running_loop().call_later(3.5, world.gateway.token.cancel)
 
     outcome, world = drive(OUTER, node, before=before)
@@ -234,7 +234,7 @@ def test_nested_graphs_share_one_pool_of_lanes(ceiling: int, seconds: int) -> No
     wide = graph("wxyz", max_parallel=4)
     node.works |= dict.fromkeys("ABCD", nests(wide, node))
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         world.slots = StepSlots(ceiling)
 
     outcome, world = drive(graph("ABCD", max_parallel=4), node, before=before)
@@ -247,7 +247,7 @@ def test_nested_graphs_share_one_pool_of_lanes(ceiling: int, seconds: int) -> No
 def test_the_finished_steps_of_a_nested_graph_are_not_executed_again() -> None:
     """A recovered run skips the finished steps of a nested graph."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         journal = world.gateway.journal
         journal.remember("step:A", CallOutcome.RESULT, {"default": "from A"})
         journal.remember("step:B", CallOutcome.UNKNOWN, hashed="")
@@ -266,7 +266,7 @@ def test_the_finished_steps_of_a_nested_graph_are_not_executed_again() -> None:
 def test_a_graph_that_had_failed_is_not_taken_up_again() -> None:
     """It executes nothing and reports the recorded failure."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         journal = world.gateway.journal
         failure = {"error_class": "ValueError", "message": "No.", "outputs": {"so": "far"}}
         journal.remember("step:A", CallOutcome.RESULT, {"default": "from A"}, hashed="")
@@ -293,7 +293,7 @@ def test_a_failure_is_journaled_with_what_the_step_had_so_far(refuses: bool) -> 
         context.keep(lambda: {"so": "far"})
         raise OurError("No.")
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         journal = world.gateway.journal
         note = journal.note
 

@@ -18,10 +18,10 @@ from tests.support.seeded_loop import deaf
 from tests.unit.engine.driving import (
     CHAIN,
     Failing,
+    GraphRun,
     Inputs,
     OurError,
     Scripted,
-    World,
     drive,
     graph,
     statuses,
@@ -55,7 +55,7 @@ def policed(**values: Any) -> dict[str, dict[str, Any]]:
     return {"A": step}
 
 
-def attempts(world: World) -> list[tuple[str, str | None, Any]]:
+def attempts(world: GraphRun) -> list[tuple[str, str | None, Any]]:
     """Return status, stop reason and number of each attempt in the trace."""
     nodes = world.gateway.graph.snapshot()["nodes"].values()
     return [
@@ -268,7 +268,7 @@ def test_no_policy_touches_a_stop(on_error: str) -> None:
 def test_a_stop_ends_the_wait_between_two_attempts() -> None:
     """A stop ends the retry delay at once."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         asyncio.get_running_loop().call_later(5, world.gateway.token.cancel)
 
     outcome, world = drive(

@@ -5,7 +5,7 @@ from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from tests.support.limits import case_defaults
-from tests.unit.cases.agent.world import Reply, World, world
+from tests.unit.cases.agent.world import CaseRun, Reply, world
 
 DEFAULTS = case_defaults(second_plan="auto")
 
@@ -22,7 +22,7 @@ def expression(text: str) -> tuple[str, dict[str, Any]]:
     return "calculator", {"expression": text}
 
 
-def checked(*small: Reply, **settings: Any) -> World:
+def checked(*small: Reply, **settings: Any) -> CaseRun:
     """Return a world whose cases need their operation confirmed."""
     return world(list(small), **{"defaults": DEFAULTS, **settings})
 

@@ -11,12 +11,12 @@ from caseworker.engine.report import GraphOutcome
 from caseworker.tools.ports import ToolResult, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
-from tests.unit.cases.agent.world import Source, World, plan, result_of, world
+from tests.unit.cases.agent.world import CaseRun, Source, plan, result_of, world
 
 BUSY = failure("The source is busy.", "source_unavailable")
 
 
-def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:
+def played(source: Source, **settings: Any) -> tuple[CaseRun, GraphOutcome]:
     """Let a planner call the source once, on virtual time."""
     place = world(
         [plan(("source", {}))], more_tools=[source], tool_retry=retry_policy(), **settings
@@ -26,7 +26,7 @@ def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:
     return place, story.result
 
 
-def tried(place: World) -> tuple[str, Sequence[str]]:
+def tried(place: CaseRun) -> tuple[str, Sequence[str]]:
     """Return the status of the source's call and of each attempt."""
     nodes = place.trace.snapshot()["nodes"].values()
     [call] = [node for node in nodes if node["kind"] == "tool"]

@@ -207,7 +207,7 @@ class WaitingTool:
 
 
 @dataclass
-class World:
+class CaseRun:
     """One run with its models, tools, limits and journal."""
 
     small: ScriptedModel
@@ -328,10 +328,10 @@ class World:
         )
 
 
-def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> World:
+def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> CaseRun:
     """Return a world in which the two models give these replies."""
     external = settings.pop("external", False)
-    return World(
+    return CaseRun(
         small=ScriptedModel(list(small), external=external),
         big=ScriptedModel(list(big), external=external),
         **settings,

@@ -8,7 +8,7 @@ from caseworker.features.external.session import Session, Sessions
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import CallRecord, RunKey, RunKind
 from tests.support.seeded_loop import run
-from tests.unit.nodes.world import World
+from tests.unit.nodes.world import NodeRun
 
 IDLE = 60.0
 
@@ -26,7 +26,7 @@ def executed(client: Callable[[Session], Awaitable[None]]) -> tuple[GraphOutcome
         sessions = Sessions(_no_calls)
         graph = KINDS[RunKind.EXTERNAL].graph_of({"idle_seconds": IDLE})
         async with asyncio.TaskGroup() as group:
-            execution = group.create_task(World(services={Sessions: sessions}).run(graph))
+            execution = group.create_task(NodeRun(services={Sessions: sessions}).run(graph))
             session = await sessions.get_within(KEY, 1)
             assert session is not None
             began = asyncio.get_running_loop().time()
