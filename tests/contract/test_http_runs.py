@@ -15,6 +15,7 @@ from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.run import FinishRun, RunKey, RunStatus
 from tests.support.api import Api, client_of
+from tests.support.graph_requests import problem_of
 from tests.support.limits import api_limits
 from tests.support.stores import eventually
 
@@ -66,11 +67,6 @@ async def finish(api: Api, run_id: str, result: Mapping[str, Any]) -> None:
 
 async def exists(client: httpx.AsyncClient, path: str) -> bool:
     return (await client.get(path)).is_success
-
-
-def problem_of(answer: httpx.Response) -> str:
-    assert answer.headers["content-type"] == "application/problem+json"
-    return str(answer.json()["type"]).rpartition(":")[2]
 
 
 @pytest.mark.req("card/post")

@@ -5,13 +5,11 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.external import OPENAI, Agent, start
 from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
-from tests.support.service import ServiceProcess, model_settings
-from tests.support.tenants import OPERATOR_KEY
+from tests.support.service import ServiceProcess
 
 REFUSED = {401, 403}
 HIDDEN = {401, 403, 404}
@@ -26,23 +24,6 @@ OWN = {
 CANCELS = {"DELETE /runs/{run_id}", "POST /runs/{run_id}/cancel"}
 """They are stored for a run that does not exist yet."""
 OTHER_FACES = ("GET /mcp", "POST /mcp", "GET /metrics")
-
-
-@pytest.fixture(scope="module")
-def service_settings(running_provider: FakeProvider) -> dict[str, str]:
-    return {**model_settings(running_provider.openai_url), "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tenant_keys(service: ServiceProcess) -> dict[str, str]:
-    """Return an admin key of each of two tenants."""
-    keys = {}
-    async with service.http(OPERATOR_KEY) as http:
-        for tenant in ("one", "two"):
-            body = {"name": "robot", "scopes": ["admin"], "tenant": tenant}
-            made = await http.post("/keys", json=body)
-            keys[tenant] = made.raise_for_status().json()["key"]
-    return keys
 
 
 @pytest.fixture

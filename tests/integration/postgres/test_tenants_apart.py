@@ -1,6 +1,6 @@
 """Row-level security: the rows that a transaction of one tenant can read and change."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -99,13 +99,6 @@ def test_every_table_of_tenants_is_forced_to_keep_them_apart(database_url: str) 
         ).fetchall()
 
     assert [name for (name,) in forced] == KEPT_APART
-
-
-@pytest.fixture
-async def stores(database_url: str) -> AsyncIterator[Stores]:
-    """Open the stores of one process."""
-    async with open_stores(database_url) as stores:
-        yield stores
 
 
 async def test_a_statement_that_forgets_its_tenant_shows_nothing_of_others(stores: Stores) -> None:
