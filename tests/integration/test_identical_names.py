@@ -368,7 +368,7 @@ async def beats(side: Side) -> Any:
 
 async def recovers(side: Side) -> Any:
     """Recover all runs, as one process does for all tenants."""
-    await recovery_of(side.api.parts.engines, stale_seconds=3600).recover()
+    await recovery_of(side.api.parts, stale_seconds=3600).recover()
 
 
 def drops(record: str) -> Step:

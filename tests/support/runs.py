@@ -63,7 +63,7 @@ def run_story(
 ) -> list[str]:
     """Play a story on virtual time; return the events that it logs, each with its error.
 
-    No task may be left ``after_seconds`` after its end; abandoned work ends meanwhile.
+    Abandoned work has ``after_seconds`` to end; after that, no task may be left.
     """
 
     async def main() -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.event import listen, remove
 from caseworker.core.budget.budget import Budget
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.snapshot import Snapshot
+from caseworker.features.feature import Parts
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import Engines, PoolSizes, open_engines
 from caseworker.runs.ports import RunStore
@@ -197,7 +198,7 @@ def end_of(
     return FinishRun(**ended | values)
 
 
-def recovery_of(engines: Engines, **options: Any) -> StaleRunRecovery:
+def recovery_of(process: Stores | Parts, **options: Any) -> StaleRunRecovery:
     """Return the recovery of lost and overdue runs of a process; ``options`` replace the usual."""
     usual: dict[str, Any] = {
         "interval_seconds": 1,
@@ -205,7 +206,7 @@ def recovery_of(engines: Engines, **options: Any) -> StaleRunRecovery:
         "max_attempts": 3,
         "end": ended_nowhere,
     }
-    return StaleRunRecovery(engines=engines, **usual | options)
+    return StaleRunRecovery(engines=process.engines, **usual | options)
 
 
 async def ended_nowhere(key: RunKey) -> None:

@@ -321,9 +321,9 @@ async def test_runs_that_wait_for_others_of_their_tenant_are_given_no_jobs(
     await oracle.rows("DELETE FROM procrastinate_jobs")
     await oracle.rows("UPDATE runs SET queued_at = queued_at - interval '1 minute'")
 
-    assert await recovery_of(pair[0].engines).recover() == [RunKey("other", "lost")]
+    assert await recovery_of(pair[0]).recover() == [RunKey("other", "lost")]
     await oracle.rows("DELETE FROM procrastinate_jobs")
-    assert await recovery_of(pair[0].engines, usual_max_running=0).recover() == []
+    assert await recovery_of(pair[0], usual_max_running=0).recover() == []
 
 
 async def test_a_tenant_without_a_quota_has_that_of_the_configuration(database_url: str) -> None:

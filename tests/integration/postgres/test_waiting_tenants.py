@@ -205,7 +205,7 @@ async def test_a_changed_default_quota_is_noticed_at_the_start_of_a_process(
         assert await stores.runs.claim(None, "w1") is None
     async with open_stores(database_url) as stores:
         assert await stores.runs.claim(None, "w1") is None
-        await recovery_of(stores.engines).recover()
+        await recovery_of(stores).recover()
         assert await stores.runs.claim(None, "w1") is not None
 
 

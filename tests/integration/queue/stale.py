@@ -28,7 +28,7 @@ class StaleRuns:
             "max_attempts": 5,
             "clock": lambda: self.now,
         }
-        return recovery_of(self.stores.engines, **usual | options)
+        return recovery_of(self.stores, **usual | options)
 
     async def recover(self, **options: Any) -> Sequence[RunKey]:
         """Recover twice; between the two calls the heartbeats of dead workers become stale."""
