@@ -14,8 +14,8 @@ from tests.support.approvals import (
     finished,
     graph_run,
     note,
+    open_approvals,
     people,
-    waiting,
 )
 from tests.support.event_log import require_sound_events
 from tests.support.graph_documents import edge
@@ -48,7 +48,7 @@ async def test_a_tool_is_called_once_after_a_person_has_agreed(
         people(service) as client,
     ):
         await client.post_run(graph_run("a", note("write", "hello")))
-        (approval,) = await waiting(client, "a")
+        (approval,) = await open_approvals(client, "a")
 
         assert noted(notes) == []
         assert approval["subject"] == "note"
@@ -114,9 +114,9 @@ async def test_lanes_that_can_work_go_on_and_each_approval_counts(
     ):
         body = graph_run("a", note("one", "first"), note("two", "second"), calculated)
         await client.post_run(body)
-        first, second = await waiting(client, "a", count=2)
+        first, second = await open_approvals(client, "a", count=2)
         await decide(client, first)
-        (left,) = await waiting(client, "a")
+        (left,) = await open_approvals(client, "a")
         assert left["approval_id"] == second["approval_id"]
         assert len(noted(notes)) == 1
         await shown_as_waiting(client, "a")
@@ -156,7 +156,9 @@ async def test_a_step_asks_and_goes_on_as_decided(
         for run_id in ("yes", "no", "changed"):
             body = graph_run(run_id, ask, after("approved"), after("refused"), edges=edges)
             await client.post_run({**body, "input": {"amount": 5}})
-        yes, no, changed = [(await waiting(client, each))[0] for each in ("yes", "no", "changed")]
+        yes, no, changed = [
+            (await open_approvals(client, each))[0] for each in ("yes", "no", "changed")
+        ]
         assert yes["message"] == "Pay 5?"
         await decide(client, yes)
         await decide(client, no, "refuse", reason="too much")
@@ -179,13 +181,13 @@ async def test_what_waits_survives_kill_and_restart_and_is_asked_once(
     async with ServiceProcess(database_url, settings=settings, name="first") as first:
         async with people(first) as client:
             await client.post_run(graph_run("a", note("write", "hello")))
-            (before,) = await waiting(client, "a")
+            (before,) = await open_approvals(client, "a")
         first.child.kill()
         async with (
             ServiceProcess(database_url, settings=settings, name="second") as second,
             people(second) as client,
         ):
-            (approval,) = await waiting(client, "a")
+            (approval,) = await open_approvals(client, "a")
             assert approval["approval_id"] == before["approval_id"]
             assert (await decide(client, approval)).status_code == 202
             second.child.kill()
@@ -220,7 +222,7 @@ async def test_the_end_of_the_time_and_a_cancel_end_the_wait(
         people(service) as client,
     ):
         await client.post_run(graph_run("stopped", note("write", "hello")))
-        (approval,) = await waiting(client, "stopped")
+        (approval,) = await open_approvals(client, "stopped")
         receipt = (await client.delete("/runs/stopped")).json()
         assert receipt["status"] == "cancelled"
         assert (await decide(client, approval)).status_code == 409

@@ -17,8 +17,8 @@ from tests.support.approvals import (
     finished,
     graph_run,
     note,
+    open_approvals,
     people,
-    waiting,
 )
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
@@ -87,7 +87,7 @@ async def test_a_thread_is_stopped_while_its_answer_waits_for_a_person(
         thread = await ThreadClient.begin(http, "stopped", agent=agent)
         turn = await thread.post(content="Note hello (stopped)")
         run_id, answer = turn["run"]["run_id"], turn["assistant"]["message_id"]
-        (approval,) = await waiting(client, run_id)
+        (approval,) = await open_approvals(client, run_id)
         shown = (await thread.messages())[-1]
         busy = await thread.send(content="And?")
         stopped = (await http.post(f"{thread.path}/cancel", json={"reason": "enough"})).json()
@@ -119,9 +119,9 @@ async def test_a_deadline_halts_a_run_that_waits_and_its_seconds_stand_still(
         open_oracle(database_url) as oracle,
     ):
         await client.post_run(graph_run("patient", note("write", "hello")))
-        (approval,) = await waiting(client, "patient")
+        (approval,) = await open_approvals(client, "patient")
         await client.post_run(graph_run("late", note("write", "never"), deadline=later))
-        (missed,) = await waiting(client, "late")
+        (missed,) = await open_approvals(client, "late")
         await oracle.rows(DEADLINE_PASSES)
         late = await finished(client, "late")
         answers = [await decide(client, missed), await decide(client, approval)]
@@ -145,7 +145,7 @@ async def test_a_case_waits_for_its_tool_and_answers_with_what_was_approved(
     case = {"kind": "case", "input": "What is 6 times 7?"}
     async with serving(database_url, settings, **needs) as (first, client):
         await client.post_run({**case, "run_id": "case"})
-        (approval,) = await waiting(client, "case")
+        (approval,) = await open_approvals(client, "case")
         first.child.kill()
     async with serving(database_url, settings, **needs) as (_, client):
         answer = await decide(client, approval)
@@ -201,7 +201,7 @@ async def test_a_tool_of_a_server_is_called_once_after_its_approval(
         for run_id in ("yes", "no", "changed"):
             steps = graph_run(run_id, tool_step("e", "h.echo", text=run_id))
             await client.post_run(steps)
-        asked = {each: (await waiting(client, each))[0] for each in ("yes", "no", "changed")}
+        asked = {each: (await open_approvals(client, each))[0] for each in ("yes", "no", "changed")}
         assert "call echo" not in log.read_text()
         first.child.kill()
     async with serving(database_url, settings, **needs) as (_, client):
@@ -244,9 +244,9 @@ async def test_an_agent_goes_on_when_a_tool_of_a_toolset_is_refused(
     )
     async with serving(database_url, settings, **needs) as (_, client):
         await client.post_run(body)
-        (first,) = await waiting(client, "a")
+        (first,) = await open_approvals(client, "a")
         await decide(client, first, "refuse", reason="not on a Sunday")
-        (second,) = await waiting(client, "a")
+        (second,) = await open_approvals(client, "a")
         await decide(client, second)
         run = await finished(client, "a")
         snapshot = (await client.get("/runs/a/trace")).json()["snapshot"]

@@ -9,7 +9,7 @@ import pytest
 from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.graph_documents import mapping
+from tests.support.graph_documents import map_run
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.tenants import OPERATOR_KEY, open_tenants
@@ -42,9 +42,9 @@ async def test_the_sums_equal_the_traces(
         by_name = {"kind": "agent", "agent": {"name": "clerk"}, "metadata": {"team": "b"}}
         await run({**by_name, "run_id": "agent", "input": "Say ok."})
         await run({**by_name, "run_id": "failed", "input": "Please fail."})
-        await run({**mapping("Say ok to ${default}.", 4, lanes=2), "run_id": "graph"})
+        await run({**map_run("Say ok to ${default}.", 4, lanes=2), "run_id": "graph"})
         few = {"budget": {"max_llm_calls": 2}}
-        await run({**mapping("Say ${default}.", 4, lanes=2), "run_id": "halted", **few})
+        await run({**map_run("Say ${default}.", 4, lanes=2), "run_id": "halted", **few})
         await run({"from": {"run_id": "graph"}, "run_id": "fork"})
         for name in ("cancelled", "running"):
             await http.post("/runs", json={**by_name, "run_id": name, "input": f"hold {name}"})

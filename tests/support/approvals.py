@@ -56,7 +56,7 @@ async def finished(client: People, run_id: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-async def waiting(client: People, run_id: str, *, count: int = 1) -> list[dict[str, Any]]:
+async def open_approvals(client: People, run_id: str, *, count: int = 1) -> list[dict[str, Any]]:
     """Return the open approvals of a run once it waits for ``count`` of them."""
     async with asyncio.timeout(150):
         while True:

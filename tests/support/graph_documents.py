@@ -66,7 +66,7 @@ def new_graph(
     )
 
 
-def asks(step_id: str, prompt: str, **more: Any) -> dict[str, Any]:
+def llm_step(step_id: str, prompt: str, **more: Any) -> dict[str, Any]:
     """Return a step that calls the small model."""
     return {"id": step_id, "type": "llm", "data": {"prompt": prompt}, **more}
 
@@ -75,7 +75,7 @@ def flow(source: str, target: str, handle: str) -> dict[str, Any]:
     return {**edge(source, target, channel="flow"), "target_handle": handle}
 
 
-def mapping(prompt: str, items: int, *, lanes: int) -> dict[str, Any]:
+def map_run(prompt: str, items: int, *, lanes: int) -> dict[str, Any]:
     """Return a graph that calls the small model for each item of a list, on several lanes."""
     inner = {"type": "llm", "data": {"prompt": prompt}}
     data = {"step": inner, "max_parallel": lanes}

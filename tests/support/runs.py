@@ -221,7 +221,7 @@ def answering(
     return attempt
 
 
-RUN = Run(
+CLAIMED_RUN = Run(
     key=RunKey("t", "r0"),
     kind=RunKind.CASE,
     status=RunStatus.RUNNING,

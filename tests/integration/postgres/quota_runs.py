@@ -14,7 +14,7 @@ from tests.support.stores import Stores, new_run
 USUAL = Quota()
 
 
-def run(run_id: str, *, cost: str | None = None, deadline: datetime | None = None) -> NewRun:
+def run_within(run_id: str, *, cost: str | None = None, deadline: datetime | None = None) -> NewRun:
     new = new_run(run_id)
     budget = Budget(max_cost_usd=None if cost is None else Decimal(cost))
     return replace(new, request=replace(new.request, budget=budget, deadline=deadline))
@@ -28,5 +28,5 @@ async def accepted(stores: Stores, new: NewRun) -> Run | QuotaExceededError:
         return error
 
 
-async def give(stores: Stores, **limits: Any) -> None:
+async def set_quota(stores: Stores, **limits: Any) -> None:
     await PostgresQuotas(stores.engines.work, USUAL).put("default", Quota(**limits))

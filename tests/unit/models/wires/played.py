@@ -14,17 +14,17 @@ Document = dict[str, Any]
 TOOL = ToolDefinition(name="now", description="", parameters={"type": "object"})
 
 
-def _chunk(delta: Document, reason: str | None = None, **more: Any) -> Document:
+def chunk(delta: Document, reason: str | None = None, **more: Any) -> Document:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}], **more}
 
 
-def _events(*documents: Document | str, done: bool = True) -> bytes:
+def event_stream(*documents: Document | str, done: bool = True) -> bytes:
     texts = [each if isinstance(each, str) else json.dumps(each) for each in documents]
     texts += ["[DONE]"] if done else []
     return "".join(f"data: {text}\n\n" for text in texts).encode()
 
 
-def _message(*events: Document, stop: Document | None = None, **usage: int) -> bytes:
+def message_stream(*events: Document, stop: Document | None = None, **usage: int) -> bytes:
     """Return the events of a message; ``usage`` is that of its first event."""
     documents: list[Document | str] = [
         {"type": "message_start", "message": {"id": "m", "content": [], "usage": usage}},
@@ -32,14 +32,14 @@ def _message(*events: Document, stop: Document | None = None, **usage: int) -> b
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}} if stop is None else stop,
         {"type": "message_stop"},
     ]
-    return _events(*documents, done=False)
+    return event_stream(*documents, done=False)
 
 
-def _text(text: str) -> Document:
+def text_block(text: str) -> Document:
     return {"type": "content_block_start", "index": 0, "content_block": {"text": text}}
 
 
-async def _ask(
+async def reply_of(
     body: bytes, *, streamed: bool = True, held: bool = False, messages: bool = False
 ) -> ModelReply:
     build = anthropic_provider if messages else openai_provider
