@@ -62,7 +62,7 @@ NEAR: Final[Mapping[str, str]] = {
     " contract/test_http_remembered_definitions contract/test_graph_store",
     "features/erasure": "integration/test_erasures",
     "features/external": "unit/features/external acceptance/test_gateway_*"
-    " acceptance/test_external_* acceptance/test_agents_over_sockets acceptance/test_code_agents"
+    " acceptance/external acceptance/test_agents_over_sockets acceptance/test_code_agents"
     " acceptance/test_exec*",
     "features/mcp_credentials": "acceptance/test_mcp_credentials contract/test_http_audit",
     "features/quotas": "contract/test_http_quotas integration/postgres/test_quotas"
@@ -80,7 +80,7 @@ NEAR: Final[Mapping[str, str]] = {
     " acceptance/test_webhooks",
     "features": "unit/main contract/test_http_openapi",
     "models/relay": "unit/features/external unit/models/test_relayed_calls"
-    " acceptance/test_gateway_responses acceptance/test_external_runs",
+    " acceptance/test_gateway_responses acceptance/external",
     "models/wires": "unit/models/wires contract/test_model_* acceptance/test_model_protocols",
     "models": "unit/models unit/features/external contract/test_model_*"
     " acceptance/test_gateway_* acceptance/test_provider_limits acceptance/test_exact_usage",

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -24,13 +25,18 @@ async def provider(running_provider: FakeProvider) -> FakeProvider:
     return running_provider
 
 
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Return the settings of the service; a module may replace this fixture."""
+    return model_settings(running_provider.openai_url) | SETTLED
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(
-    module_database_url: str, running_provider: FakeProvider
+    module_database_url: str, service_settings: dict[str, str]
 ) -> AsyncIterator[ServiceProcess]:
     """Run one service process that uses the fake provider."""
-    settings = model_settings(running_provider.openai_url) | SETTLED
-    async with ServiceProcess(module_database_url, settings=settings) as running:
+    async with ServiceProcess(module_database_url, settings=service_settings) as running:
         yield running
 
 
@@ -38,4 +44,11 @@ async def service(
 async def client(service: ServiceProcess) -> AsyncIterator[JsonClient]:
     """Return a client of the service."""
     async with service.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
+    """Return a plain HTTP client of the service; the provider has no record yet."""
+    async with service.http() as opened:
         yield opened

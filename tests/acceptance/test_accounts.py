@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from bench.budget_race import settings_of
-from tests.acceptance.test_external_replay import QUICK_RECOVERY
-from tests.acceptance.test_external_runs import start
+from tests.support.external import QUICK_RECOVERY, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess
@@ -53,8 +52,8 @@ async def pair_of(database_url: str, provider: FakeProvider) -> AsyncIterator[Pa
     async with (
         ServiceProcess(database_url, settings=settings, name="first") as first,
         ServiceProcess(database_url, settings=settings, name="second") as second,
-        httpx.AsyncClient(base_url=first.url, trust_env=False, timeout=150) as of_first,
-        httpx.AsyncClient(base_url=second.url, trust_env=False, timeout=150) as of_second,
+        first.http() as of_first,
+        second.http() as of_second,
         open_oracle(database_url) as oracle,
     ):
         yield Pair(first, second, of_first, of_second, oracle)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from caseworker_client import AsyncCaseworkerClient
 
-from tests.acceptance.test_command_line import caseworker
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.processes import caseworker
 from tests.support.service import ServiceProcess
 
 AGENT = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from caseworker_client import AsyncCaseworkerClient, Event, RetryPolicy, StreamedText
 
-from tests.acceptance.test_agents_over_sockets import ANSWER, CALL, agent_run
+from tests.support.agent_runs import ANSWER, CALL, agent_run
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

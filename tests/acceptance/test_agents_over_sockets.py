@@ -4,33 +4,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.agent_runs import ANSWER, CALL, agent_run
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished
 
-ANSWER = "It is 42, as everybody knows who has read so far, and there is no doubt about it."
-CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
 TURNS = {"turn_start", "content_chunk", "tool_call_start", "tool_call_end", "usage", "turn_end"}
-
-
-def agent_run(run_id: str, **more: Any) -> dict[str, Any]:
-    """Return a run of a graph with a single agent step."""
-    agent = {
-        "name": "helper",
-        "prompt": {"system": "Help with ${topic}."},
-        "inputs": {"topic": {"type": "string"}},
-        "tools": ["calculator"],
-        **more,
-    }
-    data = {"agent": agent, "inputs": {"topic": "sums"}}
-    return {
-        "run_id": run_id,
-        "kind": "graph",
-        "graph": {"steps": [{"id": "a", "type": "agent", "data": data}], "edges": []},
-        "inputs": {"default": f"6 times 7? ({run_id})"},
-    }
 
 
 def text_of(events: list[dict[str, Any]], turn: int) -> str:

@@ -1,21 +1,26 @@
 """Approvals with real processes: no call before a person approves, and then exactly one."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
+from tests.support.approvals import (
+    People,
+    Settings,
+    decide,
+    finished,
+    graph_run,
+    note,
+    open_approvals,
+    people,
+)
 from tests.support.event_log import require_sound_events
 from tests.support.graph_documents import edge
 from tests.support.noting_tool import NOTES, noted
 from tests.support.service import SETTLED, ServiceProcess
-
-Settings = dict[str, str]
 
 
 @pytest.fixture(autouse=True)
@@ -34,71 +39,6 @@ def settings(notes: Path) -> Settings:
     return {"TOOLS_PLUGINS": '["tests.support.noting_tool:NotingTool"]', NOTES: str(notes)}
 
 
-def note(step_id: str, text: str) -> dict[str, Any]:
-    return {"id": step_id, "type": "tool", "data": {"tool": "note", "args": {"text": text}}}
-
-
-def graph_run(run_id: str, *steps: dict[str, Any], **members: Any) -> dict[str, Any]:
-    edges = members.pop("edges", [])
-    graph = {"steps": list(steps), "edges": edges, "max_parallel": 4}
-    return {"kind": "graph", "run_id": run_id, "graph": graph, **members}
-
-
-class People:
-    """The callers of one process."""
-
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self.get, self.post, self.delete, self.put = http.get, http.post, http.delete, http.put
-
-    async def post_run(self, body: dict[str, Any]) -> None:
-        posted = await self.post("/runs", json=body)
-        assert posted.status_code == 202, posted.text
-
-    async def get_run(self, run_id: str) -> dict[str, Any]:
-        run: dict[str, Any] = (await self.get(f"/runs/{run_id}")).json()
-        return run
-
-    async def nodes(self, run_id: str) -> list[dict[str, Any]]:
-        trace = (await self.get(f"/runs/{run_id}/trace")).json()
-        return list(trace["snapshot"]["nodes"].values())
-
-
-@asynccontextmanager
-async def people(service: ServiceProcess) -> AsyncIterator[People]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
-        yield People(http)
-
-
-async def finished(client: People, run_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(150):
-        while True:
-            run = await client.get_run(run_id)
-            if run["finished_at"] is not None:
-                return run
-            await asyncio.sleep(0.02)
-
-
-async def waiting(client: People, run_id: str, *, count: int = 1) -> list[dict[str, Any]]:
-    """Return the open approvals of a run once it waits for ``count`` of them."""
-    async with asyncio.timeout(150):
-        while True:
-            run = (await client.get(f"/runs/{run_id}")).json()
-            asked = (await client.get(f"/runs/{run_id}/approvals")).json()["approvals"]
-            found = [each for each in asked if each["open"]]
-            if run["status"] == "waiting" and len(found) == count:
-                return found
-            assert run["finished_at"] is None, run
-            await asyncio.sleep(0.02)
-
-
-async def decide(
-    client: People, approval: dict[str, Any], decision: str = "approve", **members: Any
-) -> httpx.Response:
-    path = f"/runs/{approval['run_id']}/approvals/{approval['approval_id']}"
-    answer: httpx.Response = await client.post(path, json={"decision": decision, **members})
-    return answer
-
-
 async def test_a_tool_is_called_once_after_a_person_has_agreed(
     database_url: str, settings: Settings, notes: Path
 ) -> None:
@@ -108,7 +48,7 @@ async def test_a_tool_is_called_once_after_a_person_has_agreed(
         people(service) as client,
     ):
         await client.post_run(graph_run("a", note("write", "hello")))
-        (approval,) = await waiting(client, "a")
+        (approval,) = await open_approvals(client, "a")
 
         assert noted(notes) == []
         assert approval["subject"] == "note"
@@ -174,9 +114,9 @@ async def test_lanes_that_can_work_go_on_and_each_approval_counts(
     ):
         body = graph_run("a", note("one", "first"), note("two", "second"), calculated)
         await client.post_run(body)
-        first, second = await waiting(client, "a", count=2)
+        first, second = await open_approvals(client, "a", count=2)
         await decide(client, first)
-        (left,) = await waiting(client, "a")
+        (left,) = await open_approvals(client, "a")
         assert left["approval_id"] == second["approval_id"]
         assert len(noted(notes)) == 1
         await shown_as_waiting(client, "a")
@@ -216,7 +156,9 @@ async def test_a_step_asks_and_goes_on_as_decided(
         for run_id in ("yes", "no", "changed"):
             body = graph_run(run_id, ask, after("approved"), after("refused"), edges=edges)
             await client.post_run({**body, "input": {"amount": 5}})
-        yes, no, changed = [(await waiting(client, each))[0] for each in ("yes", "no", "changed")]
+        yes, no, changed = [
+            (await open_approvals(client, each))[0] for each in ("yes", "no", "changed")
+        ]
         assert yes["message"] == "Pay 5?"
         await decide(client, yes)
         await decide(client, no, "refuse", reason="too much")
@@ -239,13 +181,13 @@ async def test_what_waits_survives_kill_and_restart_and_is_asked_once(
     async with ServiceProcess(database_url, settings=settings, name="first") as first:
         async with people(first) as client:
             await client.post_run(graph_run("a", note("write", "hello")))
-            (before,) = await waiting(client, "a")
+            (before,) = await open_approvals(client, "a")
         first.child.kill()
         async with (
             ServiceProcess(database_url, settings=settings, name="second") as second,
             people(second) as client,
         ):
-            (approval,) = await waiting(client, "a")
+            (approval,) = await open_approvals(client, "a")
             assert approval["approval_id"] == before["approval_id"]
             assert (await decide(client, approval)).status_code == 202
             second.child.kill()
@@ -280,7 +222,7 @@ async def test_the_end_of_the_time_and_a_cancel_end_the_wait(
         people(service) as client,
     ):
         await client.post_run(graph_run("stopped", note("write", "hello")))
-        (approval,) = await waiting(client, "stopped")
+        (approval,) = await open_approvals(client, "stopped")
         receipt = (await client.delete("/runs/stopped")).json()
         assert receipt["status"] == "cancelled"
         assert (await decide(client, approval)).status_code == 409

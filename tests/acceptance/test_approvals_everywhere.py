@@ -8,26 +8,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.acceptance.test_approvals import (
+from tests.support.approvals import (
     People,
     Settings,
     decide,
     finished,
     graph_run,
     note,
+    open_approvals,
     people,
-    waiting,
 )
-from tests.acceptance.test_mcp_servers import hostile
-from tests.acceptance.test_mcp_servers import settings as mcp_settings
-from tests.acceptance.test_mcp_servers import step as tool_step
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import tool_step
 from tests.support.graph_invariants import violations
+from tests.support.mcp_servers import hostile_settings, mcp_settings
 from tests.support.noting_tool import NOTES, noted
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.stores import open_oracle
@@ -84,12 +82,12 @@ async def test_a_thread_is_stopped_while_its_answer_waits_for_a_person(
     agent = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["note"]}
     async with (
         serving(database_url, settings) as (service, client),
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         thread = await ThreadClient.begin(http, "stopped", agent=agent)
         turn = await thread.post(content="Note hello (stopped)")
         run_id, answer = turn["run"]["run_id"], turn["assistant"]["message_id"]
-        (approval,) = await waiting(client, run_id)
+        (approval,) = await open_approvals(client, run_id)
         shown = (await thread.messages())[-1]
         busy = await thread.send(content="And?")
         stopped = (await http.post(f"{thread.path}/cancel", json={"reason": "enough"})).json()
@@ -121,9 +119,9 @@ async def test_a_deadline_halts_a_run_that_waits_and_its_seconds_stand_still(
         open_oracle(database_url) as oracle,
     ):
         await client.post_run(graph_run("patient", note("write", "hello")))
-        (approval,) = await waiting(client, "patient")
+        (approval,) = await open_approvals(client, "patient")
         await client.post_run(graph_run("late", note("write", "never"), deadline=later))
-        (missed,) = await waiting(client, "late")
+        (missed,) = await open_approvals(client, "late")
         await oracle.rows(DEADLINE_PASSES)
         late = await finished(client, "late")
         answers = [await decide(client, missed), await decide(client, approval)]
@@ -147,7 +145,7 @@ async def test_a_case_waits_for_its_tool_and_answers_with_what_was_approved(
     case = {"kind": "case", "input": "What is 6 times 7?"}
     async with serving(database_url, settings, **needs) as (first, client):
         await client.post_run({**case, "run_id": "case"})
-        (approval,) = await waiting(client, "case")
+        (approval,) = await open_approvals(client, "case")
         first.child.kill()
     async with serving(database_url, settings, **needs) as (_, client):
         answer = await decide(client, approval)
@@ -198,12 +196,12 @@ async def test_a_tool_of_a_server_is_called_once_after_its_approval(
 ) -> None:
     """Any process can accept the decision, and the server gets no call before it."""
     log = tmp_path / "log"
-    needs = mcp_settings({"h": hostile(log)}, TOOLS_REQUIRES_APPROVAL='["h.*"]')
+    needs = mcp_settings({"h": hostile_settings(log)}, TOOLS_REQUIRES_APPROVAL='["h.*"]')
     async with serving(database_url, settings, **needs) as (first, client):
         for run_id in ("yes", "no", "changed"):
             steps = graph_run(run_id, tool_step("e", "h.echo", text=run_id))
             await client.post_run(steps)
-        asked = {each: (await waiting(client, each))[0] for each in ("yes", "no", "changed")}
+        asked = {each: (await open_approvals(client, each))[0] for each in ("yes", "no", "changed")}
         assert "call echo" not in log.read_text()
         first.child.kill()
     async with serving(database_url, settings, **needs) as (_, client):
@@ -234,7 +232,7 @@ async def test_an_agent_goes_on_when_a_tool_of_a_toolset_is_refused(
     steps = [*(Step(tool_calls=[call]) for call in calls), Step(text="Done.")]
     await provider.script("(toolset)", steps)
     log = tmp_path / "log"
-    needs: dict[str, Any] = mcp_settings({"h": hostile(log)})
+    needs: dict[str, Any] = mcp_settings({"h": hostile_settings(log)})
     tools = {"mcp": [{"server": "h", "allow": ["echo"], "requires_approval": True}]}
     agent = {"name": "helper", "prompt": {"system": "Help."}}
     body = graph_run(
@@ -246,9 +244,9 @@ async def test_an_agent_goes_on_when_a_tool_of_a_toolset_is_refused(
     )
     async with serving(database_url, settings, **needs) as (_, client):
         await client.post_run(body)
-        (first,) = await waiting(client, "a")
+        (first,) = await open_approvals(client, "a")
         await decide(client, first, "refuse", reason="not on a Sunday")
-        (second,) = await waiting(client, "a")
+        (second,) = await open_approvals(client, "a")
         await decide(client, second)
         run = await finished(client, "a")
         snapshot = (await client.get("/runs/a/trace")).json()["snapshot"]

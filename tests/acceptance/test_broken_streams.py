@@ -1,14 +1,12 @@
 """A reply that breaks off after its first byte was sent to a client: the call is never repeated."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_external_runs import Agent, start
+from tests.support.external import Agent, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
@@ -26,11 +24,9 @@ ENDS = ("cut", "end", "fail", "hold")
 """The connection is lost, or the stream ends early, has an error, or stays silent for too long."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    """Run a process whose models have a short timeout."""
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Return the settings of a process whose models have a short timeout."""
     claude = {
         "provider": "anthropic",
         "base_url": running_provider.url,
@@ -38,13 +34,11 @@ async def service(
         "api_key": "sk-x",
         "timeout_seconds": 2.0,
     }
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         "MODELS_SMALL_TIMEOUT_SECONDS": "2",
         "MODELS_NAMED": json.dumps({"claude": claude}),
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
@@ -56,7 +50,7 @@ async def test_a_reply_that_breaks_off_is_repeated_only_while_no_byte_was_sent(
     """A stream ends with an error event. A whole reply has not been sent, so it may be repeated."""
     broken = Step(text=TEXT, chunk_chars=4, after_events=4, then=then)
     await provider.script("BROKEN", [broken, Step(text=TEXT, chunk_chars=4)], repeat_last=True)
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
+    async with service.http() as http:
         agent = await start(http)
         reply = await _sent(agent, path, stream)
 

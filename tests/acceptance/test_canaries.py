@@ -69,14 +69,11 @@ def collector() -> Iterator[Collector]:
         yield listening
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str,
-    running_provider: FakeProvider,
-    collector: Collector,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[ServiceProcess]:
-    """Run a service that logs and exports everything it can."""
+@pytest.fixture(scope="module")
+def service_settings(
+    running_provider: FakeProvider, collector: Collector, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Return the settings of a service that logs and exports everything it can."""
     server = {
         "command": sys.executable,
         "args": ["-m", "tests.support.hostile_mcp", str(tmp_path_factory.mktemp("mcp") / "log")],
@@ -84,7 +81,7 @@ async def service(
         "allow": ["confide"],
         "start_timeout_seconds": 120,
     }
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         "LOGGING_LEVEL": "debug",
         "LOGGING_ACCESS": "true",
@@ -99,8 +96,6 @@ async def service(
         "MODELS_SMALL_API_KEY": MODEL_KEY,
         "MODELS_BIG_API_KEY": MODEL_KEY,
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.code_agents import NOTES
 from tests.support.collector import Collector
@@ -62,24 +61,17 @@ def collector() -> Iterator[Collector]:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider, noted_in: Path, collector: Collector
-) -> AsyncIterator[ServiceProcess]:
-    settings = settings_of(running_provider, noted_in, TELEMETRY_OTLP_ENDPOINT=collector.url)
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(
+    running_provider: FakeProvider, noted_in: Path, collector: Collector
+) -> dict[str, str]:
+    return settings_of(running_provider, noted_in, TELEMETRY_OTLP_ENDPOINT=collector.url)
 
 
 @pytest.fixture
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(service) as opened:
+    async with service.http(accept="application/json") as opened:
         yield opened
-
-
-def client_of(service: ServiceProcess) -> httpx.AsyncClient:
-    accept = {"Accept": "application/json"}
-    return httpx.AsyncClient(base_url=service.url, headers=accept, trust_env=False, timeout=150)
 
 
 async def start(http: httpx.AsyncClient, agent: str, text: str, **more: Any) -> str:
@@ -131,8 +123,8 @@ async def two_processes(
             )
             for name in ("killed", "other")
         ]
-        first = await stack.enter_async_context(client_of(killed))
-        yield killed, first, await stack.enter_async_context(client_of(other))
+        first = await stack.enter_async_context(killed.http(accept="application/json"))
+        yield killed, first, await stack.enter_async_context(other.http(accept="application/json"))
 
 
 @pytest.mark.req("cw/15.code")
@@ -268,7 +260,7 @@ async def test_an_installed_package_provides_code_agents_and_function_steps(
         {"id": "t", "type": "function", "data": {"name": "asks", "args": "ASKS"}},
     ]
     body = {"kind": "graph", "graph": {"steps": steps, "edges": []}}
-    async with service, client_of(service) as http:
+    async with service, service.http(accept="application/json") as http:
         agents = (await http.get("/agents")).json()["agents"]
         made = (await http.post("/runs", json=body)).raise_for_status()
         path = f"/runs/{made.json()['run_id']}"
@@ -459,7 +451,7 @@ async def test_a_drained_process_executes_no_code_agent_that_a_model_calls_then(
     env = {**QUICK, "DATABASE_URL": database_url}
     async with (
         ServiceProcess(database_url, settings=settings, name="first") as first,
-        httpx.AsyncClient(base_url=first.url, trust_env=False, timeout=150) as http,
+        first.http() as http,
     ):
         (await http.post("/runs", json=body)).raise_for_status()
         await provider.wait_for_arrivals(1, "OUTER")
@@ -506,7 +498,7 @@ async def test_a_worker_without_http_offers_clients_without_a_socket(
     async with (
         ServiceProcess(database_url, command="worker", settings=settings, name="worker"),
         ServiceProcess(database_url, "--no-worker", settings=settings) as api,
-        client_of(api) as http,
+        api.http(accept="application/json") as http,
     ):
         output = await output_of(http, "reporter", "WORKER")
         with pytest.raises(AssertionError, match=r"serves no HTTP: use .*http_client\(\)"):

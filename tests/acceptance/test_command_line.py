@@ -15,7 +15,7 @@ from caseworker_client import AsyncCaseworkerClient
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.processes import ChildProcess, run_caseworker
+from tests.support.processes import ChildProcess, caseworker
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.stores import eventually
 
@@ -42,10 +42,6 @@ async def service(module_database_url: str) -> AsyncIterator[ServiceProcess]:
 def at(service: ServiceProcess) -> dict[str, str]:
     """Return the environment of a caller of the service."""
     return {"CASEWORKER_URL": service.url}
-
-
-def caseworker(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return run_caseworker(*arguments, env=variables)
 
 
 def test_commands_find_the_service_where_it_is_configured(service: ServiceProcess) -> None:

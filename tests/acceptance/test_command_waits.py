@@ -9,11 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.acceptance.test_command_line import caseworker
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.noting_tool import NOTES
-from tests.support.processes import ChildProcess
+from tests.support.processes import ChildProcess, caseworker
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.stores import eventually
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.test_external_runs import start
+from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.processes import run_caseworker
@@ -106,7 +106,7 @@ async def test_a_client_finishes_its_run_on_a_drained_process_with_a_call_in_fli
     await provider.script("HANGS", [Step(text="late", hang=True)])
     async with (
         ServiceProcess(database_url, settings=settings) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         agent = await start(http, run_id="finished")
         call = asyncio.create_task(agent.ask("HANGS"))

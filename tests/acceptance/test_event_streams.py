@@ -85,7 +85,7 @@ async def test_a_post_streams_the_run_and_a_closed_connection_does_not_cancel_it
     await provider.script("6 times 7", [Step(text="It is 42.", hang=True)])
     headers = {"Accept": "text/event-stream", "Idempotency-Key": "streamed"}
     body = {"kind": "agent", "agent": {"name": "a", "prompt": {}}, "input": "6 times 7?"}
-    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
+    async with service.http() as http:
         async with http.stream("POST", "/runs", headers=headers, json=body) as answer:
             assert answer.status_code == 200
             events = _data(answer)

@@ -19,6 +19,7 @@ from caseworker_client import ServiceUnreachableError
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import map_run
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.usage_oracle import differences, settings_of_prices
@@ -50,17 +51,6 @@ def exact_settings(provider: FakeProvider) -> dict[str, str]:
     }
 
 
-def mapping(prompt: str, items: int, *, lanes: int) -> dict[str, Any]:
-    """Return a graph that calls the small model for each item of a list, on several lanes."""
-    inner = {"type": "llm", "data": {"prompt": prompt}}
-    data = {"step": inner, "max_parallel": lanes}
-    return {
-        "kind": "graph",
-        "graph": {"steps": [{"id": "m", "type": "map", "data": data}], "edges": []},
-        "inputs": {"default": list(range(items))},
-    }
-
-
 @pytest.mark.req("000/B5", "002/20.4")
 async def test_sixty_small_calls_in_thirty_two_lanes_fit_under_a_cent(
     database_url: str, provider: FakeProvider
@@ -72,7 +62,7 @@ async def test_sixty_small_calls_in_thirty_two_lanes_fit_under_a_cent(
         ServiceProcess(database_url, settings=settings) as service,
         service.client() as client,
     ):
-        run = mapping("Say ok to ${default}.", 60, lanes=32)
+        run = map_run("Say ok to ${default}.", 60, lanes=32)
         await client.post_run(run | {"run_id": "cent", "budget": {"max_cost_usd": 0.01}})
         ended = await finished(client, "cent", seconds=180)
         trace = await client.trace("cent")
@@ -98,7 +88,7 @@ async def test_a_limit_of_three_calls_allows_three_in_every_run(
     await provider.answer_by_default(Step(text="ok", delay_seconds=0.05))
     settings = exact_settings(provider)
     names = [f"three-{number}" for number in range(runs)]
-    run = mapping("Say ok.", 8, lanes=8) | {"budget": {"max_llm_calls_small": 3}}
+    run = map_run("Say ok.", 8, lanes=8) | {"budget": {"max_llm_calls_small": 3}}
     async with (
         ServiceProcess(database_url, settings=settings, name="first") as first,
         ServiceProcess(database_url, settings=settings, name="second") as second,
@@ -200,7 +190,7 @@ async def one_run(name: str, chance: random.Random, chaos: Chaos, provider: Fake
     for item in range(items):
         steps = [some_step(chance) for _ in range(chance.randint(1, 4))]
         await provider.script(f"{name} <m/{item}>", steps)
-    run = mapping(f"{name} <m/${{index}}>", items, lanes=chance.randint(1, 4))
+    run = map_run(f"{name} <m/${{index}}>", items, lanes=chance.randint(1, 4))
     limits = {
         "max_tokens": 9_000,
         "max_cost_usd": 0.01,

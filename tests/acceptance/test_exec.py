@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-import pytest_asyncio
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
@@ -91,25 +90,18 @@ AT = {"CASEWORKER_API_KEY": OPERATOR_KEY, "NO_PROXY": "*"}
 Exec = Callable[..., ChildProcess]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    settings = {
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    return {
         **model_settings(running_provider.openai_url),
         **settings_of_prices("MODELS_SMALL"),
         "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest.fixture
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"Authorization": f"Bearer {OPERATOR_KEY}"}
-    async with httpx.AsyncClient(
-        base_url=service.url, headers=headers, trust_env=False, timeout=150
-    ) as opened:
+    async with service.http(OPERATOR_KEY) as opened:
         yield opened
 
 

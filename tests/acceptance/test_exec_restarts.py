@@ -8,11 +8,9 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 
 from tests.support.fake_provider.client import FakeProvider
@@ -106,15 +104,9 @@ def executed(service: ServiceProcess) -> Iterator[Executed]:
     opened.close()
 
 
-@asynccontextmanager
-async def client_of(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
-        yield opened
-
-
 async def run_of(service: ServiceProcess, run_id: str) -> dict[str, Any]:
     """Return a run."""
-    async with client_of(service) as http:
+    async with service.http() as http:
         return dict((await http.get(f"/runs/{run_id}")).raise_for_status().json())
 
 

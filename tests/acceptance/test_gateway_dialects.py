@@ -9,10 +9,10 @@ import anthropic
 import httpx2
 import openai
 import pytest
-import pytest_asyncio
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.gateway_clients import External
 from tests.support.service import ServiceProcess, model_settings
 from tests.unit.models.wires.captured import captures
 
@@ -24,49 +24,15 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 MARKED: Any = [{"role": "user", "content": "marked"}]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    """Run a service with two models of each API; the second Anthropic endpoint has no functions."""
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Set two models of each API; the second Anthropic endpoint has no functions."""
     claude = {"provider": "anthropic", "api_key": "sk-provider", "model": "claude-haiku-4-5"}
     named = {
         "claude": {**claude, "base_url": running_provider.url},
         "bare": {**claude, "base_url": f"{running_provider.url}/none"},
     }
-    settings = {**model_settings(running_provider.openai_url), "MODELS_NAMED": json.dumps(named)}
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
-
-
-class External:
-    """An external run and the clients of its gateway."""
-
-    def __init__(self, http: httpx2.AsyncClient, run: dict[str, Any]) -> None:
-        self.http, self.run_id, self.access = http, run["run_id"], run["access"]
-        key = self.access["key"]
-        self._credential = {"authorization": f"Bearer {key}"}
-        self.openai = openai.AsyncOpenAI(
-            base_url=self.access["openai_base_url"], api_key=key, http_client=http
-        )
-        self.anthropic = anthropic.AsyncAnthropic(
-            base_url=self.access["anthropic_base_url"], api_key=key, http_client=http
-        )
-
-    async def ask(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        """Send a request with the key of the run."""
-        return await self.http.request(method, path, headers=self._credential, **options)
-
-    async def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
-        """Post a raw body."""
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        sent = {"content-type": "application/json", **self._credential, **headers}
-        return await self.http.post(path, content=content, headers=sent)
-
-    async def usage(self) -> dict[str, Any]:
-        """Return the usage of the run."""
-        usage: dict[str, Any] = (await self.ask("GET", f"/runs/{self.run_id}")).json()["usage"]
-        return usage
+    return {**model_settings(running_provider.openai_url), "MODELS_NAMED": json.dumps(named)}
 
 
 Opening = Callable[..., Awaitable[External]]

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import pytest_asyncio
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
@@ -32,11 +31,9 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider, configuration: Path
-) -> AsyncIterator[ServiceProcess]:
-    """Run a service with a model of each provider, and one without a price for searches."""
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider, configuration: Path) -> dict[str, str]:
+    """Set a model of each provider, and one without a price for searches."""
     claude = {"provider": "anthropic", "api_key": "sk-provider", "model": "claude-haiku-4-5"}
     named = {
         "claude": {**claude, "base_url": running_provider.url},
@@ -48,13 +45,11 @@ async def service(
             "provider_tools": {"web_search": None},
         },
     }
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         "MODELS_NAMED": json.dumps(named),
         "CASEWORKER_CONFIG": str(configuration),
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 Call = Callable[..., Awaitable[httpx2.Response]]

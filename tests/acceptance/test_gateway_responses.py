@@ -8,11 +8,10 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_gateway_dialects import External
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.gateway_clients import External
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.tenants import OPERATOR_KEY
 
@@ -21,11 +20,9 @@ MAX_BODY_KB = 3000
 TOOL: Any = {"type": "function", "name": "add", "parameters": {"type": "object"}}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    settings = {
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    return {
         **model_settings(running_provider.openai_url),
         "MODELS_SMALL_PRICE_PER_MILLION_IN_USD": "1",
         "MODELS_SMALL_PRICE_PER_MILLION_OUT_USD": "2",
@@ -33,8 +30,6 @@ async def service(
         "GATEWAY_MAX_BODY_KB": str(MAX_BODY_KB),
         "SERVER_MAX_BODIES_MB": "4",
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 Opening = Callable[..., Awaitable[External]]

@@ -7,10 +7,10 @@ import pytest
 from caseworker.engine.events import RUN_STARTED, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
 from caseworker.runs.replay import MANY_CALLS
 from caseworker.runs.run import RunKey
-from tests.acceptance.test_graph_runs_over_faults import asks, flow
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import flow, llm_step
 from tests.support.graph_invariants import violations
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings, two_services
@@ -23,8 +23,8 @@ STEPS = ["a", "b", "c", "d"]
 def chain() -> dict[str, Any]:
     """Return a graph of four steps, each of which uses the answer of the step before it."""
     first, *others = STEPS
-    steps = [asks(first, "Begin with ${x}.")]
-    steps += [asks(step, f"Go on at {step} with ${{before}}.") for step in others]
+    steps = [llm_step(first, "Begin with ${x}.")]
+    steps += [llm_step(step, f"Go on at {step} with ${{before}}.") for step in others]
     edges = [flow(one, other, "before") for one, other in zip(STEPS, others, strict=False)]
     return {"steps": steps, "edges": edges}
 
@@ -126,13 +126,13 @@ async def test_a_what_if_begins_in_the_middle(database_url: str, provider: FakeP
         await begin(client)
         before = await nodes_of(client, "old")
         graph = chain()
-        graph["steps"][2] = asks("c", "What if ${before} and ${y}?")
+        graph["steps"][2] = llm_step("c", "What if ${before} and ${y}?")
         until = node_of(before, "b")["node_id"]
 
         run = await go_on(client, "if", "old", until=until, graph=graph, inputs={"x": "other"})
 
         assert run["status"] == "failed", "y is not there"
-        graph["steps"][2] = asks("c", "What if ${before}?")
+        graph["steps"][2] = llm_step("c", "What if ${before}?")
         run = await go_on(client, "if-2", "old", until=until, graph=graph)
         assert run["status"] == "completed"
         assert len(await provider.arrivals("Begin with")) == 1
@@ -151,9 +151,9 @@ async def test_a_what_if_with_other_inputs_begins_in_the_middle(
 ) -> None:
     """Steps after the node run again; the steps before it are neither repeated nor charged."""
     steps = [
-        asks("plan", "Plan ${topic}."),
-        asks("price", "Price in ${currency}."),
-        asks("report", "Report ${plan} at ${price}."),
+        llm_step("plan", "Plan ${topic}."),
+        llm_step("price", "Price in ${currency}."),
+        llm_step("report", "Report ${plan} at ${price}."),
     ]
     edges = [flow("plan", "report", "plan"), flow("price", "report", "price")]
     texts = {

@@ -19,7 +19,7 @@ from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.graph_documents import edge
+from tests.support.graph_documents import flow, llm_step
 from tests.support.graph_invariants import violations
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
@@ -28,24 +28,15 @@ BEGUN_WITHIN_SECONDS = 0.25
 """Seconds after the answer to a cancel request in which a last call may start (spec, section 5)."""
 
 
-def asks(step_id: str, prompt: str, **more: Any) -> dict[str, Any]:
-    """Return a step that calls the small model."""
-    return {"id": step_id, "type": "llm", "data": {"prompt": prompt}, **more}
-
-
 def asks_each(step_id: str, prompt: str, *, max_parallel: int) -> dict[str, Any]:
     """Return a step that calls the small model for every item of its input."""
     inner = {"type": "llm", "data": {"prompt": prompt}}
     return {"id": step_id, "type": "map", "data": {"step": inner, "max_parallel": max_parallel}}
 
 
-def flow(source: str, target: str, handle: str) -> dict[str, Any]:
-    return {**edge(source, target, channel="flow"), "target_handle": handle}
-
-
 def wide(count: int, prompt: str) -> dict[str, Any]:
     """Return a graph of parallel steps with model calls, on eight lanes."""
-    steps = [asks(f"s{number}", f"{prompt} {number}.") for number in range(count)]
+    steps = [llm_step(f"s{number}", f"{prompt} {number}.") for number in range(count)]
     return {"steps": steps, "edges": [], "max_parallel": 8}
 
 
@@ -66,10 +57,10 @@ async def answered(client: JsonClient, run_id: str, count: int) -> None:
 
 WIDE_AND_MAPPED = {
     "steps": [
-        asks("alpha", "Say alpha."),
-        asks("beta", "Say beta."),
+        llm_step("alpha", "Say alpha."),
+        llm_step("beta", "Say beta."),
         asks_each("each", "Item ${default}, number ${index}.", max_parallel=1),
-        asks("join", "Join ${alpha}, ${beta} and ${each}."),
+        llm_step("join", "Join ${alpha}, ${beta} and ${each}."),
     ],
     "edges": [flow(source, "join", source) for source in ("alpha", "beta", "each")],
     "max_parallel": 3,
@@ -139,7 +130,7 @@ async def test_an_attempt_that_was_over_is_not_made_again_after_a_kill(
         "timeout_ms": 2000,
         "fallback_value": "instead",
     }
-    inner = {"steps": [asks("deep", "You never answer.")], "edges": []}
+    inner = {"steps": [llm_step("deep", "You never answer.")], "edges": []}
     step = {"id": "slow", "type": "subgraph", "data": {"graph": inner}, "policy": policy}
     settings = model_settings(provider.openai_url)
     async with ServiceProcess(database_url, settings=settings) as service:
@@ -176,9 +167,9 @@ async def stopped_in_flight(
     await provider.script("Quick", quick, repeat_last=True)
     graph = {
         "steps": [
-            *(asks(f"hang-{number}", f"Hang {number}.") for number in range(4)),
+            *(llm_step(f"hang-{number}", f"Hang {number}.") for number in range(4)),
             asks_each("quick", "Quick ${index}.", max_parallel=8),
-            asks("after", "Quick at last: ${quick}"),
+            llm_step("after", "Quick at last: ${quick}"),
         ],
         "edges": [flow("quick", "after", "quick")],
         "max_parallel": 8,

@@ -1,6 +1,5 @@
 """Graphs that answer in threads: which agents get the chat and the user's tools."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -8,7 +7,6 @@ import pytest
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.service import ServiceProcess
 from tests.support.threads import (
     ThreadClient,
     agent_step,
@@ -18,13 +16,6 @@ from tests.support.threads import (
     offered,
     prompts,
 )
-
-
-@pytest.fixture
-async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """A client for the service."""
-    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
-        yield http
 
 
 def graph(steps: list[dict[str, Any]], *edges: dict[str, Any], **more: Any) -> dict[str, Any]:

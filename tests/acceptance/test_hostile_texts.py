@@ -39,7 +39,7 @@ BROKEN = ("Traceback", "http.request_broke", '"level": "error"')
 Each = TypeVar("Each")
 
 
-class World:
+class ServiceResources:
     """A service with one resource of each type, and the faults found in its answers."""
 
     def __init__(self, service: ServiceProcess, client: RawClient) -> None:
@@ -105,7 +105,7 @@ class World:
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
+async def world(database_url: str) -> AsyncIterator[ServiceResources]:
     """Return a world with all resources."""
     settings = {"AUTH_BOOTSTRAP_KEY": KEY, "ADMISSION_MAX_QUEUED": "100000"}
     async with opened(database_url, settings) as world:
@@ -114,12 +114,12 @@ async def world(database_url: str) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def opened(database_url: str, settings: dict[str, str]) -> AsyncIterator[World]:
+async def opened(database_url: str, settings: dict[str, str]) -> AsyncIterator[ServiceResources]:
     async with (
         ServiceProcess(database_url, settings=settings) as service,
         RawClient(service.url, {"Authorization": f"Bearer {KEY}"}) as client,
     ):
-        yield World(service, client)
+        yield ServiceResources(service, client)
 
 
 def some(each: Sequence[Each], count: int, turn: int) -> Iterable[Each]:
@@ -132,7 +132,7 @@ def some(each: Sequence[Each], count: int, turn: int) -> Iterable[Each]:
 @pytest.mark.req("card/s2s")
 @pytest.mark.guarantee(17)
 @PLACES
-async def test_no_json_document_makes_the_service_fail(world: World, count: int) -> None:
+async def test_no_json_document_makes_the_service_fail(world: ServiceResources, count: int) -> None:
     """Malformed JSON gets a 400 and JSON that is no run gets a 422, on every route."""
     wrong = []
     for turn, (name, document) in enumerate(json_documents().items()):
@@ -153,7 +153,9 @@ async def test_no_json_document_makes_the_service_fail(world: World, count: int)
 @pytest.mark.req("card/s2s")
 @pytest.mark.guarantee(17)
 @PLACES
-async def test_no_naughty_string_makes_the_service_fail(world: World, count: int) -> None:
+async def test_no_naughty_string_makes_the_service_fail(
+    world: ServiceResources, count: int
+) -> None:
     """Strings in a body, path, query or header do no harm, and accepted ones can be read again."""
     strings = naughty_strings()
     seen: set[int] = set()

@@ -1,7 +1,6 @@
 """Incomplete replies of endpoints, over HTTP: no such answer is a success."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -10,7 +9,6 @@ import pytest
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
-from tests.support.service import ServiceProcess
 from tests.support.threads import ThreadClient, chat_start, flow, link
 
 CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression":"6*7"}'}
@@ -25,13 +23,6 @@ def agent_run(question: str, **agent: Any) -> dict[str, Any]:
 async def asked(client: JsonClient, question: str, **agent: Any) -> dict[str, Any]:
     """Run an agent and return its finished run."""
     return await client.post_run(agent_run(question, **agent), wait_seconds=60)
-
-
-@pytest.fixture
-async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """A client for the service."""
-    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
-        yield http
 
 
 @pytest.mark.req("cw/13.incomplete")

@@ -16,10 +16,9 @@ from tests.support.database import proxied, upstream_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.fault_proxy import FaultProxy
+from tests.support.mcp_servers import GENERATIONS
 from tests.support.service import ServiceProcess, model_settings
 
-GENERATIONS = ["auto", "legacy"]
-"""Modes of the MCP client: stateless requests, or the handshake of protocol versions up to 2025."""
 QUESTION = "What is 17% of 2340?"
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "0.17 * 2340"}}]}
 

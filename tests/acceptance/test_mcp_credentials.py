@@ -14,12 +14,11 @@ from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.types import CallToolResult, ListToolsResult, TextContent, Tool
 
-from tests.acceptance.test_external_runs import start
-from tests.acceptance.test_external_tools import tools_of
+from tests.support.external import start
+from tests.support.external_tools import ENCRYPTION_KEY, tools_of
 from tests.support.service import ServiceProcess
 from tests.support.tenants import OPERATOR_KEY
 
-ENCRYPTION_KEY = "k" * 32
 TENANTS = ("one", "two", "three")
 
 
@@ -72,7 +71,7 @@ async def clients(service: ServiceProcess) -> AsyncIterator[dict[str, httpx.Asyn
     operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
     opened = {}
     async with (
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
         AsyncExitStack() as stack,
     ):
         for tenant in TENANTS:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,34 +14,25 @@ from caseworker_client import ApiError
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.graph_documents import edge
+from tests.support.graph_documents import edge, tool_step
 from tests.support.json_client import JsonClient
-from tests.support.mcp_servers import NPM_SERVERS, ROOT, alive, everything, until
+from tests.support.mcp_servers import (
+    NPM_SERVERS,
+    alive,
+    everything,
+    hostile_settings,
+    mcp_settings,
+    until,
+)
 from tests.support.npm_packages import installed_packages
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.threads import link, offered
-
-
-def step(step_id: str, tool: str, **args: Any) -> dict[str, Any]:
-    return {"id": step_id, "type": "tool", "data": {"tool": tool, "args": args}}
 
 
 def graph(*steps: dict[str, Any]) -> dict[str, Any]:
     ids = [each["id"] for each in steps]
     edges = [edge(a, b, channel="flow") for a, b in pairwise(ids)]
     return {"steps": list(steps), "edges": edges}
-
-
-def hostile(log: Path) -> dict[str, Any]:
-    log.touch()
-    command = ["-m", "tests.support.hostile_mcp", str(log)]
-    env = ["PYTHONPATH", "WITHOUT"]
-    return {"command": sys.executable, "args": command, "env": env, "start_timeout_seconds": 120}
-
-
-def settings(servers: Mapping[str, Any], **more: str) -> dict[str, str]:
-    text = json.dumps(servers)
-    return {"TOOLS_MCP_SERVERS": text, "PYTHONPATH": str(ROOT), "WITHOUT": "-", **more}
 
 
 @pytest.fixture
@@ -73,7 +64,7 @@ async def client(database_url: str, tmp_path: Path, repository: Path) -> AsyncIt
         for server in servers.values():
             server["start_timeout_seconds"] = 120
         async with (
-            ServiceProcess(database_url, settings=settings(servers)) as service,
+            ServiceProcess(database_url, settings=mcp_settings(servers)) as service,
             service.client() as opened,
         ):
             yield opened
@@ -100,17 +91,17 @@ async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
 
     run = await client.run_graph(
         graph(
-            step(
+            tool_step(
                 "berlin",
                 "time.convert_time",
                 source_timezone="UTC",
                 time="12:00",
                 target_timezone="Asia/Tokyo",
             ),
-            step("log", "git.git_log", repo_path=str(repository)),
-            step("echo", "everything.echo", message="hello"),
-            step("weather", "everything.get-structured-content", location="New York"),
-            step("picture", "everything.get-tiny-image"),
+            tool_step("log", "git.git_log", repo_path=str(repository)),
+            tool_step("echo", "everything.echo", message="hello"),
+            tool_step("weather", "everything.get-structured-content", location="New York"),
+            tool_step("picture", "everything.get-tiny-image"),
         ),
         wait_seconds=120,
     )
@@ -123,13 +114,15 @@ async def test_runs_use_servers_that_others_wrote_over_pipes_and_over_http(
     assert outputs["picture"]["artifacts"][0]["media_type"] == "image/png"
 
     wrong = await client.run_graph(
-        graph(step("sum", "everything.get-sum", a="x")), wait_seconds=120
+        graph(tool_step("sum", "everything.get-sum", a="x")), wait_seconds=120
     )
     assert wrong["status"] == "failed"
     assert "invalid_arguments" in json.dumps(wrong["stop"])
 
     few = await client.run_graph(
-        graph(step("a", "everything.echo", message="1"), step("b", "time.get_current_time")),
+        graph(
+            tool_step("a", "everything.echo", message="1"), tool_step("b", "time.get_current_time")
+        ),
         budget={"max_tool_calls": 1},
         wait_seconds=120,
     )
@@ -141,16 +134,16 @@ async def test_a_cancelled_run_cancels_its_request_and_disturbs_no_other(
 ) -> None:
     """The server is notified and keeps running in the same process."""
     log = tmp_path / "log"
-    configured = settings({"h": hostile(log)})
+    configured = mcp_settings({"h": hostile_settings(log)})
     async with (
         ServiceProcess(database_url, settings=configured) as service,
         service.client() as client,
     ):
-        run = await client.run_graph(graph(step("hang", "h.hang")))
+        run = await client.run_graph(graph(tool_step("hang", "h.hang")))
         await until(lambda: "call hang" in log.read_text())
         await client.cancel_run(run["run_id"])
         await until(lambda: "cancelled" in log.read_text())
-        other = await client.run_graph(graph(step("e", "h.echo", text="on")), wait_seconds=120)
+        other = await client.run_graph(graph(tool_step("e", "h.echo", text="on")), wait_seconds=120)
         ended = await finished(client, run["run_id"])
 
     assert ended["status"] == "cancelled"
@@ -163,10 +156,12 @@ async def test_a_run_keeps_what_it_got_from_a_tool_that_is_gone_after_a_crash(
 ) -> None:
     """Killing the service ends the server; the next process replays the finished call."""
     log = tmp_path / "log"
-    server = {"h": hostile(log)}
-    service = ServiceProcess(database_url, settings=settings(server))
+    server = {"h": hostile_settings(log)}
+    service = ServiceProcess(database_url, settings=mcp_settings(server))
     async with service, service.client() as client:
-        document = graph(step("kept", "h.echo", text="${default}"), step("open", "h.hang"))
+        document = graph(
+            tool_step("kept", "h.echo", text="${default}"), tool_step("open", "h.hang")
+        )
         run = await client.run_graph(document, inputs={"default": "once"})
         await until(lambda: "call hang" in log.read_text())
         service.child.kill()
@@ -174,7 +169,7 @@ async def test_a_run_keeps_what_it_got_from_a_tool_that_is_gone_after_a_crash(
         first = int(log.read_text().split()[1])
         await until(lambda: not alive(first))
 
-    again = ServiceProcess(database_url, settings=settings(server, WITHOUT="echo"))
+    again = ServiceProcess(database_url, settings=mcp_settings(server, WITHOUT="echo"))
     async with again, again.client() as client:
         ended = await finished(client, run["run_id"])
 
@@ -200,7 +195,7 @@ async def test_a_toolset_gives_an_agent_the_tools_of_a_server_that_it_allows(
         {"id": "a", "type": "agent", "data": {"agent": agent}},
     ]
     log = tmp_path / "log"
-    servers = settings({"h": hostile(log)}, **model_settings(provider.openai_url))
+    servers = mcp_settings({"h": hostile_settings(log)}, **model_settings(provider.openai_url))
     async with (
         ServiceProcess(database_url, settings=servers) as service,
         service.client() as client,

@@ -7,9 +7,9 @@ import psycopg
 import pytest
 
 from caseworker.platform.postgres.migrating import downgrade, upgrade
-from tests.integration.postgres.test_migrations import revisions
 from tests.support.database import TestServer
 from tests.support.json_client import JsonClient
+from tests.support.schema import revisions
 from tests.support.service import ServiceProcess, finished
 
 CALCULATION = {"tool": "calculator", "args": {"expression": "6 * 7"}}

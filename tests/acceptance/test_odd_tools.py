@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.drawn_tools import DRAWN, DrawnTool, drawn, write
 from tests.support.fake_provider.client import FakeProvider
@@ -23,10 +21,8 @@ AT_ONCE = 8
 pytestmark = pytest.mark.req("002/5.5", "002/13.1")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     tools = [
         *(f"raises_{name}_async" for name in ASYNC),
         *(
@@ -37,13 +33,11 @@ async def service(
         "returns_null_error_plain",
         *("leaks", "lingers", "waits_for_ever"),
     ]
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         "TOOLS_PLUGINS": json.dumps([f"tests.support.odd_tools:{name}" for name in tools]),
         "AGENTS_PLUGINS": json.dumps([f"tests.support.odd_agents:{name}" for name in AGENTS]),
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 AGENTS = ("interrupting", "closing", "exiting", "cancelling", "ending", "stopping", "blocked")

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from caseworker.platform.postgres.migrating import TableLockedError, upgrade
-from tests.acceptance.test_external_runs import start
 from tests.support.database import TestServer
+from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
@@ -81,8 +81,8 @@ async def rolled_out(
         async with (
             ServiceProcess(url, settings=settings) as after,
             after.client() as of_after,
-            httpx.AsyncClient(base_url=before.url, trust_env=False, timeout=150) as http_before,
-            httpx.AsyncClient(base_url=after.url, trust_env=False, timeout=150) as http_after,
+            before.http() as http_before,
+            after.http() as http_after,
         ):
             yield Fleet(before, after, of_before, of_after, http_before, http_after)
 
@@ -290,7 +290,7 @@ async def test_a_process_of_either_release_that_ends_hands_its_runs_to_the_other
         settings = {**model_settings(provider.openai_url), **PATIENT}
         async with (
             ServiceProcess(older_url, settings=settings) as newest,
-            httpx.AsyncClient(base_url=newest.url, trust_env=False, timeout=150) as http,
+            newest.http() as http,
         ):
             assert await fleet.before.child.terminate() == 0
             third = await replace(external, http=http).ask_until_owned("CLIENT")

@@ -3,13 +3,12 @@
 import json
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
@@ -37,13 +36,11 @@ SIX, FIVE = '{"expression":"6*7"}', '{"expression":"2+3"}'
 PRICES = {"IN": "1", "OUT": "10", "CACHED": "0.1"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str,
-    running_provider: FakeProvider,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[ServiceProcess]:
-    """Run a service whose small and big models use different protocols."""
+@pytest.fixture(scope="module")
+def service_settings(
+    running_provider: FakeProvider, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """Return the settings of a service whose small and big models use different protocols."""
     log = tmp_path_factory.mktemp("mcp") / "log"
     command = {"command": sys.executable, "args": ["-m", "tests.support.hostile_mcp", str(log)]}
     settings = model_settings(running_provider.openai_url) | {
@@ -56,8 +53,7 @@ async def service(
     for tier in ("SMALL", "BIG"):
         for kind, price in PRICES.items():
             settings[f"MODELS_{tier}_PRICE_PER_MILLION_{kind}_USD"] = price
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+    return settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,18 @@
 """Calls of external runs that have ended: each one is refused with the whole reason."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_external_runs import Agent, start
+from tests.support.external import Agent, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.overflow_patterns import mistaken
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import model_settings
 from tests.support.usage_oracle import settings_of_prices
 
 pytestmark = pytest.mark.req("cw/15.refusals")
@@ -39,25 +38,15 @@ LIMITS: Mapping[str, Mapping[str, float]] = {
 """Limits that the first call exceeds, by their dimension."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     claude = {"provider": "anthropic", "base_url": running_provider.url, "model": "fake-claude"}
     prices = {"price_per_million_in_usd": 1, "price_per_million_out_usd": 2}
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         **settings_of_prices("MODELS_SMALL"),
         "MODELS_NAMED": json.dumps({"claude": {**claude, **prices, "api_key": "sk-x"}}),
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
-
-
-@pytest.fixture
-async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
-        yield opened
 
 
 async def refusals(agent: Agent) -> set[tuple[str, str]]:

@@ -14,12 +14,12 @@ import psycopg
 import pytest
 
 from caseworker.platform.postgres.connections import driver_url
-from tests.acceptance.test_external_runs import ANTHROPIC, Agent, start
-from tests.acceptance.test_external_tools import Notes, code_of, tools_of
-from tests.acceptance.test_mcp_clients import GENERATIONS
+from tests.support.external import ANTHROPIC, Agent, start
+from tests.support.external_tools import Notes, code_of, tools_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
+from tests.support.mcp_servers import GENERATIONS
 from tests.support.noting_tool import HELD
 from tests.support.processes import run_caseworker
 from tests.support.service import QUICK, ServiceProcess, finished, model_settings
@@ -44,7 +44,7 @@ async def process(
     about = {**model_settings(provider.openai_url), "SHUTDOWN_GRACE_SECONDS": "60", **settings}
     async with (
         ServiceProcess(database_url, settings=about, name=name) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         yield service, http
 

@@ -18,8 +18,8 @@ import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents
 
-from tests.acceptance.test_mcp_credentials import ENCRYPTION_KEY
 from tests.support.echoes import FORMS, SECRET, shows
+from tests.support.external_tools import ENCRYPTION_KEY
 from tests.support.service import ServiceProcess
 from tests.support.surfaces import columns_of
 from tests.support.tenants import OPERATOR_KEY
@@ -131,19 +131,11 @@ async def result_of(http: httpx.AsyncClient, tool: str, *calls: dict[str, str]) 
     return "\n".join(json.dumps(view.json(), ensure_ascii=False) for view in views)
 
 
-@asynccontextmanager
-async def client_of(service: ServiceProcess, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(
-        base_url=service.url, headers=headers, trust_env=False, timeout=150
-    ) as http:
-        yield http
-
-
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("form", FORMS)
 async def test_no_form_of_a_header_is_shown(service: ServiceProcess, form: str) -> None:
     """Neither in a text, a value, a key, an error, a resource nor a progress message."""
-    async with client_of(service, **OPERATOR) as http:
+    async with service.http(**OPERATOR) as http:
         results = await result_of(http, "web.echo", *({"form": form, "place": p} for p in RESULTS))
         errors = [await result_of(http, "web.echo", {"form": form, "place": p}) for p in ERRORS]
 
@@ -156,9 +148,9 @@ async def test_no_form_of_a_header_is_shown(service: ServiceProcess, form: str) 
 async def test_the_credentials_of_a_tenant_are_not_shown(service: ServiceProcess) -> None:
     """They replace those of the operator."""
     body = {"name": "robot", "scopes": ["admin"], "tenant": "own"}
-    async with client_of(service, **OPERATOR) as operator:
+    async with service.http(**OPERATOR) as operator:
         key = (await operator.post("/keys", json=body)).json()["key"]
-    async with client_of(service, authorization=f"Bearer {key}") as http:
+    async with service.http(authorization=f"Bearer {key}") as http:
         stored = await http.put(
             "/mcp-credentials/web", json={"headers": {"authorization": f"Bearer {OF_TENANT}"}}
         )
@@ -177,7 +169,7 @@ async def test_secrets_in_the_environment_of_a_program_are_not_shown(
     service: ServiceProcess,
 ) -> None:
     """Its result, its description and the end of its log; other variables stay."""
-    async with client_of(service, **OPERATOR) as http:
+    async with service.http(**OPERATOR) as http:
         shown = await result_of(http, "program.env", {})
         tools = (await http.get("/tools")).text
         crashed = await result_of(http, "program.crash", {})

@@ -7,7 +7,6 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -57,12 +56,6 @@ async def service(module_database_url: str) -> AsyncIterator[ServiceProcess]:
         yield run
 
 
-@asynccontextmanager
-async def client_of(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
-        yield http
-
-
 async def asked(http: httpx.AsyncClient, questions: list[str]) -> str:
     """Ask in the steps of a run; return all that the service shows."""
     steps = [
@@ -86,7 +79,7 @@ async def asked(http: httpx.AsyncClient, questions: list[str]) -> str:
 @pytest.mark.parametrize("form", FORMS)
 async def test_no_form_of_a_key_is_shown(service: ServiceProcess, form: str) -> None:
     """Neither in a step's error nor in the reply that the gateway passes on."""
-    async with client_of(service) as http:
+    async with service.http() as http:
         shown = await asked(http, [f"{form}|{kind}" for kind in ("401", "200")])
         access = (await http.post("/runs", json={"kind": "external"})).json()["access"]
         for kind in KINDS:

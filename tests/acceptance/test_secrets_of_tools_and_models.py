@@ -26,18 +26,14 @@ TORN = ("ada.king.countess.of.lovelace", "hunter-of-secrets-2")
 """Parts of an address and of a password at the position where names are truncated."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    """Run a service with a third-party tool that outputs secrets everywhere."""
-    settings = {
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Return the settings of a service with a third-party tool that outputs secrets everywhere."""
+    return {
         **model_settings(running_provider.openai_url),
         "LOGGING_LEVEL": "debug",
         "TOOLS_PLUGINS": '["tests.support.talkative_tool:TalkativeTool"]',
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

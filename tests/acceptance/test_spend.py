@@ -1,17 +1,15 @@
 """The sums of GET /spend equal the traces of all runs, whatever they are and however they ended."""
 
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_exact_usage import mapping
-from tests.acceptance.test_external_runs import start
+from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.graph_documents import map_run
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.tenants import OPERATOR_KEY, open_tenants
@@ -20,14 +18,10 @@ from tests.support.usage_oracle import settings_of_prices
 WAIT = {"Prefer": "wait=60"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     prices = settings_of_prices("MODELS_SMALL") | settings_of_prices("MODELS_BIG")
-    settings = model_settings(running_provider.openai_url) | prices
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+    return model_settings(running_provider.openai_url) | prices
 
 
 async def test_the_sums_equal_the_traces(
@@ -48,9 +42,9 @@ async def test_the_sums_equal_the_traces(
         by_name = {"kind": "agent", "agent": {"name": "clerk"}, "metadata": {"team": "b"}}
         await run({**by_name, "run_id": "agent", "input": "Say ok."})
         await run({**by_name, "run_id": "failed", "input": "Please fail."})
-        await run({**mapping("Say ok to ${default}.", 4, lanes=2), "run_id": "graph"})
+        await run({**map_run("Say ok to ${default}.", 4, lanes=2), "run_id": "graph"})
         few = {"budget": {"max_llm_calls": 2}}
-        await run({**mapping("Say ${default}.", 4, lanes=2), "run_id": "halted", **few})
+        await run({**map_run("Say ${default}.", 4, lanes=2), "run_id": "halted", **few})
         await run({"from": {"run_id": "graph"}, "run_id": "fork"})
         for name in ("cancelled", "running"):
             await http.post("/runs", json={**by_name, "run_id": name, "input": f"hold {name}"})

@@ -8,23 +8,17 @@ import httpx
 import pytest
 from caseworker_client import AsyncCaseworkerClient, Event, RetryPolicy, StreamedText
 
-from tests.acceptance.test_agents_over_sockets import ANSWER, CALL
+from tests.support.agent_runs import ANSWER, CALL
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.fault_proxy import FaultProxy, Upstream
+from tests.support.fault_proxy import FaultProxy, address_of
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.threads import ThreadClient
 
 PATIENT = RetryPolicy(reconnect_seconds=900)
 AGENT = {"name": "helper", "prompt": {"system": "Help."}, "tools": ["calculator"]}
 ONCE = {"turn_start", "tool_call_start", "tool_call_end", "usage", "turn_end"}
-
-
-def address_of(service: ServiceProcess) -> Upstream:
-    url = httpx.URL(service.url)
-    assert url.port is not None
-    return url.host, url.port
 
 
 @pytest.mark.req("003/resume", "003/FR3.4", "004/chat")

@@ -1,21 +1,11 @@
 """Threads of an agent over real sockets: a service and a streaming provider."""
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.service import ServiceProcess
 from tests.support.threads import ThreadClient, prompts
-
-
-@pytest.fixture
-async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    """A client for the service."""
-    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as http:
-        yield http
 
 
 @pytest.mark.req("004/chat", "004/one-path")

@@ -142,7 +142,7 @@ def _mcp_answer(arrival: Arrival) -> bytes:
 
 
 @dataclass
-class World:
+class TracedService:
     """A service and the three servers that its runs call."""
 
     http: httpx.AsyncClient
@@ -180,7 +180,7 @@ class World:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(postgres: TestServer) -> AsyncIterator[World]:
+async def world(postgres: TestServer) -> AsyncIterator[TracedService]:
     async with AsyncExitStack() as stack:
         model, tools, hook = [await stack.enter_async_context(receiving()) for _ in range(3)]
         model.answer(json_answer(REPLY))
@@ -208,7 +208,7 @@ async def world(postgres: TestServer) -> AsyncIterator[World]:
         assert (await http.post("/webhooks/secret", json={})).status_code == 201
         listed = await http.get("/tools", headers={"traceparent": CALLER})
         assert "web.echo" in listed.text
-        world = World(http, model, tools, hook, opening=tuple(tools.arrivals))
+        world = TracedService(http, model, tools, hook, opening=tuple(tools.arrivals))
         yield world
 
 
@@ -219,7 +219,7 @@ def read(carrier: Mapping[str, str]) -> SpanContext:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) -> None:
+async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: TracedService) -> None:
     """The header has the span of the call, in the trace of the run's caller."""
     model, tool, hook = await world.arrivals("told", {"traceparent": CALLER})
     shown = await world.spans("told")
@@ -241,7 +241,7 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: World) 
 @pytest.mark.parametrize("own", [{}, {"traceparent": CALLER.replace("1", "2")}])
 @pytest.mark.req("cw/15.calls")
 async def test_the_provider_gets_the_span_of_a_call_of_the_gateway(
-    own: Mapping[str, str], world: World
+    own: Mapping[str, str], world: TracedService
 ) -> None:
     """The span belongs to the trace of the run, not to that of the client's request."""
     world.model.arrivals.clear()
@@ -264,7 +264,7 @@ async def test_the_provider_gets_the_span_of_a_call_of_the_gateway(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_spans_of_functions_and_tools_are_children_of_the_services_spans(
-    world: World,
+    world: TracedService,
 ) -> None:
     """The parent is the step or call that executes them, on the event loop and in threads."""
     OWN_SPANS.clear()
@@ -285,7 +285,9 @@ async def test_spans_of_functions_and_tools_are_children_of_the_services_spans(
 @pytest.mark.req("003/NFR3.1")
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("headers", [{"traceparent": CALLER}, {}])
-async def test_the_log_lines_of_a_run_name_its_trace(world: World, headers: dict[str, str]) -> None:
+async def test_the_log_lines_of_a_run_name_its_trace(
+    world: TracedService, headers: dict[str, str]
+) -> None:
     """The trace is the caller's, or the one of the run's own spans."""
     run_id = f"logged-{len(headers)}"
     with capture_logs(processors=[merge_contextvars]) as lines:
@@ -299,7 +301,7 @@ async def test_the_log_lines_of_a_run_name_its_trace(world: World, headers: dict
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: World) -> None:
+async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: TracedService) -> None:
     """The session outlives the call that opened it."""
     assert [each for each in world.opening if b"tools/list" in each.body]
     assert not any("traceparent" in each.headers for each in world.opening)
@@ -307,7 +309,7 @@ async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: World
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_trace_that_is_not_kept_is_told_as_such(world: World) -> None:
+async def test_a_trace_that_is_not_kept_is_told_as_such(world: TracedService) -> None:
     """Called services get the sampling decision of the caller."""
     arrivals = await world.arrivals("unsampled", {"traceparent": f"{CALLER[:-2]}00"})
 
@@ -316,7 +318,7 @@ async def test_a_trace_that_is_not_kept_is_told_as_such(world: World) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_nobody_is_told_of_a_trace_that_nobody_keeps(world: World) -> None:
+async def test_nobody_is_told_of_a_trace_that_nobody_keeps(world: TracedService) -> None:
     """The run has no trace of its caller, and no spans are exported."""
     arrivals = await world.arrivals("silent", {})
 

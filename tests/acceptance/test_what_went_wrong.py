@@ -21,22 +21,18 @@ from tests.support.stores import eventually
 REFUSED = {"error": {"message": "Unknown parameter: 'frobnicate' of alice@example.org."}}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    """Run a service with a tool that breaks."""
-    settings = {
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Return the settings of a service with a tool that breaks."""
+    return {
         **model_settings(running_provider.openai_url),
         "TOOLS_PLUGINS": '["tests.support.kaput_tool:KaputTool"]',
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, timeout=150, trust_env=False) as client:
+    async with service.http() as client:
         yield client
 
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_approvals import People, decide, finished, people
+from tests.support.approvals import People, decide, finished, people
 from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
@@ -205,13 +204,9 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("work") / "notes"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider, notes: Path
-) -> AsyncIterator[ServiceProcess]:
-    settings = settings_of(running_provider, notes)
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider, notes: Path) -> dict[str, str]:
+    return settings_of(running_provider, notes)
 
 
 def run_id_of(name: str, end: str) -> str:

@@ -25,7 +25,7 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.faults import OF_DATABASE, OF_PROCESSES, ended_in_order, healed, storm
 from tests.chaos.findings import Findings
 from tests.chaos.watch import Watch
-from tests.chaos.world import World
+from tests.chaos.world import ChaosWorld
 
 BROKEN, RARE, UNCHECKED = 1, 2, 3
 """Exit codes: a promise was broken, a fault did not occur, a promise could not be checked."""
@@ -35,7 +35,7 @@ BROKEN_SETTLE_SECONDS = 12.0
 """The same for a broken variant, whose runs may never end."""
 
 
-async def chaos(world: World, seconds: float, lanes: int, settle_seconds: float) -> Findings:
+async def chaos(world: ChaosWorld, seconds: float, lanes: int, settle_seconds: float) -> Findings:
     """Run customers through a storm, end all faults, and check the promises."""
     times = [time.monotonic()]
     async with world:
@@ -79,7 +79,7 @@ def _main() -> int:
     print(f"chaos: seed {arguments.seed}, {seconds:g} s", flush=True)  # noqa: T201
     if variant:
         variant.apply()  # has no effect here, but fails if it no longer applies
-    world = World(
+    world = ChaosWorld(
         arguments.seed,
         folder,
         faults=arguments.faults or (variant.faults if variant else ()),

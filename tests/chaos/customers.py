@@ -21,7 +21,7 @@ from tests.chaos.requests import (
     limited_map,
     some_request,
 )
-from tests.chaos.world import World, drawn
+from tests.chaos.world import ChaosWorld, drawn
 from tests.support.fault_proxy import FaultProxy
 from tests.support.memory_rows import RUN_ENDS
 
@@ -39,7 +39,7 @@ be frozen for almost half of that, and the database may be lost right after it."
 class Customers:
     """All customers, and their records."""
 
-    def __init__(self, world: World, *, lanes: int) -> None:
+    def __init__(self, world: ChaosWorld, *, lanes: int) -> None:
         self.world = world
         self.posted: list[Posted] = []
         self.counts: Counter[str] = Counter()

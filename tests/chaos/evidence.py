@@ -14,7 +14,7 @@ from tests.chaos.customers import Customers
 from tests.chaos.requests import Posted
 from tests.chaos.watch import Watch
 from tests.chaos.weather import TOOL_MODEL
-from tests.chaos.world import World
+from tests.chaos.world import ChaosWorld
 from tests.support.event_log import stored_events
 from tests.support.fake_provider.arrivals import Arrival
 
@@ -67,7 +67,7 @@ class StoredRun(NamedTuple):
 class Evidence:
     """All data, read once after the storm."""
 
-    world: World
+    world: ChaosWorld
     customers: Customers
     watch: Watch
     runs: Mapping[str, StoredRun]
@@ -88,7 +88,7 @@ class Evidence:
         return [one for one in self.every[posted.name] if one.model != TOOL_MODEL]
 
     @classmethod
-    async def gathered(cls, world: World, customers: Customers, watch: Watch) -> "Evidence":
+    async def gathered(cls, world: ChaosWorld, customers: Customers, watch: Watch) -> "Evidence":
         """Read all data."""
         runs = {row[0]: StoredRun(*row) for row in await world.database.run(_RUNS)}
         arrivals = await world.provider.arrivals()

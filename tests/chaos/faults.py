@@ -10,11 +10,11 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from tests.chaos.world import HEARTBEAT_SECONDS, STALE_SECONDS, Slot, World, drawn
+from tests.chaos.world import HEARTBEAT_SECONDS, STALE_SECONDS, ChaosWorld, Slot, drawn
 from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ChildFailedError
 
-Fault = Callable[[World, random.Random], Awaitable[bool]]
+Fault = Callable[[ChaosWorld, random.Random], Awaitable[bool]]
 
 HOT_WRITES = (b'"claimed"', b'"fence"', b"COMMIT")
 """Text that occurs only in these statements: an acceptance, an owner's write, a commit."""
@@ -43,11 +43,11 @@ IN_A_CALL = _OWNERS.format("j.status IN ('created', 'running') AND node->>'name'
 def _of_process(
     kind: str,
     moment: str,
-    do: Callable[[World, Slot, random.Random], Awaitable[bool]],
+    do: Callable[[ChaosWorld, Slot, random.Random], Awaitable[bool]],
 ) -> Fault:
     """Return a fault of a process, which is chosen at its moment and replaced if it has exited."""
 
-    async def fault(world: World, chance: random.Random) -> bool:
+    async def fault(world: ChaosWorld, chance: random.Random) -> bool:
         slot = await _target(world, chance, moment)
         if slot is None:
             return False
@@ -67,7 +67,7 @@ def _of_process(
 def _of_database(kind: str, do: Fault) -> Fault:
     """Return a fault that affects all processes."""
 
-    async def fault(world: World, chance: random.Random) -> bool:
+    async def fault(world: ChaosWorld, chance: random.Random) -> bool:
         async with world.at_rest:
             began = time.monotonic()
             happened = await do(world, chance)
@@ -77,7 +77,7 @@ def _of_database(kind: str, do: Fault) -> Fault:
     return fault
 
 
-async def _target(world: World, chance: random.Random, moment: str) -> Slot | None:
+async def _target(world: ChaosWorld, chance: random.Random, moment: str) -> Slot | None:
     """Return a process at its moment, or None; other processes can recover its runs."""
     running = await world.running(len(world.slots) - 1)
     until = time.monotonic() + MOMENT_SECONDS
@@ -90,13 +90,13 @@ async def _target(world: World, chance: random.Random, moment: str) -> Slot | No
     return None if moment else chance.choice(running)
 
 
-async def _kill(world: World, slot: Slot, chance: random.Random) -> bool:
+async def _kill(world: ChaosWorld, slot: Slot, chance: random.Random) -> bool:
     """Kill the process with ``kill -9``."""
     slot.child.kill()
     return True
 
 
-async def _terminate(world: World, slot: Slot, chance: random.Random) -> bool:
+async def _terminate(world: ChaosWorld, slot: Slot, chance: random.Random) -> bool:
     """Send SIGTERM; the process must exit in time with a regular code."""
     try:
         code = await slot.child.terminate(timeout_seconds=TERM_SECONDS)
@@ -108,7 +108,7 @@ async def _terminate(world: World, slot: Slot, chance: random.Random) -> bool:
     return True
 
 
-async def _freeze(world: World, slot: Slot, chance: random.Random) -> bool:
+async def _freeze(world: ChaosWorld, slot: Slot, chance: random.Random) -> bool:
     """Send SIGSTOP for a time too short for other processes to recover its runs."""
     slot.child.freeze()
     await asyncio.sleep(0.4 * STALE_SECONDS)
@@ -116,13 +116,13 @@ async def _freeze(world: World, slot: Slot, chance: random.Random) -> bool:
     return True
 
 
-async def _freeze_until_taken_over(world: World, slot: Slot, chance: random.Random) -> bool:
+async def _freeze_until_taken_over(world: ChaosWorld, slot: Slot, chance: random.Random) -> bool:
     """Freeze a process until another one executes one of its runs, then resume it."""
     async with world.at_rest:  # an outage of the database would extend the timeout
         return await _frozen_until_taken_over(world, slot)
 
 
-async def _frozen_until_taken_over(world: World, slot: Slot) -> bool:
+async def _frozen_until_taken_over(world: ChaosWorld, slot: Slot) -> bool:
     own = f"worker_id LIKE '%-{slot.pid}-%'"
     owned = await world.database.asked(f"SELECT run_id FROM runs WHERE {own}")  # noqa: S608
     if not owned:
@@ -138,7 +138,7 @@ async def _frozen_until_taken_over(world: World, slot: Slot) -> bool:
     return taken
 
 
-async def _part(world: World, slot: Slot, chance: random.Random) -> bool:
+async def _part(world: ChaosWorld, slot: Slot, chance: random.Random) -> bool:
     """Cut off a single process from the database."""
     slot.database.refuse()
     slot.database.cut()
@@ -159,11 +159,11 @@ def _for_a_while(
     It occurred if ``counted``, a counter of the proxies, has grown, or if connections were open.
     """
 
-    def harm(world: World) -> int:
+    def harm(world: ChaosWorld) -> int:
         proxies = [slot.database for slot in world.slots]
         return sum(getattr(each.counts, counted, each.open_connections) for each in proxies)
 
-    async def fault(world: World, chance: random.Random) -> bool:
+    async def fault(world: ChaosWorld, chance: random.Random) -> bool:
         before = harm(world) if counted else 0
         world.on_all(begin)
         await asyncio.sleep(chance.uniform(*seconds))
@@ -192,7 +192,7 @@ def _deafen(proxy: FaultProxy) -> None:
         proxy.lose_answer(b"LISTEN", b"LISTEN")
 
 
-async def _hear_nothing(world: World, chance: random.Random) -> bool:
+async def _hear_nothing(world: ChaosWorld, chance: random.Random) -> bool:
     """Suppress notifications while customers cancel running runs."""
     world.deaf.set()
     try:
@@ -204,7 +204,7 @@ async def _hear_nothing(world: World, chance: random.Random) -> bool:
 _NOTHING_HEARD = _for_a_while(_deafen, FaultProxy.lose_none, 3, 3, counted=LOST)
 
 
-async def _read_only(world: World, chance: random.Random) -> bool:
+async def _read_only(world: ChaosWorld, chance: random.Random) -> bool:
     """Refuse writes until all processes have missed their heartbeats for the stale time.
 
     This fault runs in turn with those of processes, because all processes must be running.
@@ -220,17 +220,17 @@ async def _read_only(world: World, chance: random.Random) -> bool:
     return happened
 
 
-async def _exhaust(world: World, chance: random.Random) -> bool:
+async def _exhaust(world: ChaosWorld, chance: random.Random) -> bool:
     """Let other clients take all connections of the server."""
     return await world.database.exhaust(seconds=chance.uniform(1, 3))
 
 
-async def _fill_data(world: World, chance: random.Random) -> bool:
+async def _fill_data(world: ChaosWorld, chance: random.Random) -> bool:
     """Allow reads and updates in place, but no growth of the data."""
     return await world.database.fill_data(seconds=chance.uniform(1.5, 3))
 
 
-async def _fill_wal(world: World, chance: random.Random) -> bool:
+async def _fill_wal(world: ChaosWorld, chance: random.Random) -> bool:
     """Let the server crash; it cannot restart without disk space."""
     return await world.database.fill_wal(seconds=chance.uniform(0.5, 2))
 
@@ -267,7 +267,7 @@ OF_DATABASE: Mapping[str, Fault] = {
 }
 
 
-async def storm(world: World, seconds: float) -> None:
+async def storm(world: ChaosWorld, seconds: float) -> None:
     """Run the faults of processes and of the database in parallel until the time is over."""
     began = time.monotonic()
     async with world.replacing, asyncio.TaskGroup() as group:
@@ -276,20 +276,24 @@ async def storm(world: World, seconds: float) -> None:
             group.create_task(_in_turn(world, chosen, drawn(world.seed, sort), began, seconds))
 
 
-def chosen_for(world: World) -> Sequence[str]:
+def chosen_for(world: ChaosWorld) -> Sequence[str]:
     """Return the requested faults that are possible here."""
     every = (*OF_PROCESSES, *OF_DATABASE)
     left = left_out(world)
     return [kind for kind in every if kind in (world.faults or every) and kind not in left]
 
 
-def left_out(world: World) -> Mapping[str, str]:
+def left_out(world: ChaosWorld) -> Mapping[str, str]:
     """Return the faults that are impossible here, and why."""
     return dict.fromkeys((DISK_FULL, WAL_DISK_FULL), world.no_disks) if world.no_disks else {}
 
 
 async def _in_turn(
-    world: World, faults: Mapping[str, Fault], chance: random.Random, began: float, seconds: float
+    world: ChaosWorld,
+    faults: Mapping[str, Fault],
+    chance: random.Random,
+    began: float,
+    seconds: float,
 ) -> None:
     while time.monotonic() - began <= seconds:
         if not faults:
@@ -301,7 +305,7 @@ async def _in_turn(
             world.chronicle.happened[kind] += await faults[kind](world, chance)
 
 
-async def healed(world: World) -> None:
+async def healed(world: ChaosWorld) -> None:
     """End every fault and wait for the database."""
     for slot in world.slots:
         for proxy in slot.proxies:
@@ -309,7 +313,7 @@ async def healed(world: World) -> None:
     await world.provider.release()
 
 
-async def ended_in_order(world: World) -> None:
+async def ended_in_order(world: ChaosWorld) -> None:
     """Terminate all processes."""
     async with asyncio.TaskGroup() as group:
         for slot in world.slots:

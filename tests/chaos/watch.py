@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from tests.chaos.world import HEARTBEAT_SECONDS, STALE_SECONDS, Interval, World
+from tests.chaos.world import HEARTBEAT_SECONDS, STALE_SECONDS, ChaosWorld, Interval
 
 _LOOK_SECONDS = 0.1
 _LOOK = """
@@ -36,7 +36,7 @@ class Loss:
 class Watch:
     """The owner of each run at each look."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ChaosWorld) -> None:
         self._world = world
         self._owners: dict[str, tuple[int, int, float]] = {}
         self.losses: list[Loss] = []

@@ -73,7 +73,7 @@ class Chronicle:
 class Slot:
     """A slot for one process; its successors keep the same addresses."""
 
-    def __init__(self, program: Sequence[str], number: int, world: "World") -> None:
+    def __init__(self, program: Sequence[str], number: int, world: "ChaosWorld") -> None:
         self._program, self._world = program, world
         self.name = f"{'-'.join(program)}-{number}"
         self.serves = program[0] == "serve"
@@ -143,8 +143,8 @@ class Slot:
         return self.up.is_set() and not self.busy and self.child.exit_code is not None
 
 
-class World:
-    """The whole chaos world: ``async with World(seed, folder) as world``.
+class ChaosWorld:
+    """The whole chaos world: ``async with ChaosWorld(seed, folder) as world``.
 
     ``faults`` are the faults to run, by default all; ``no_disks`` is the reason if the database
     cannot

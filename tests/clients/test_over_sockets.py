@@ -2,10 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 
-import httpx
 import pytest
 from caseworker_client import (
     Event,
@@ -17,26 +15,12 @@ from caseworker_client import (
 from tests.clients.callers import Callers
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.fault_proxy import FaultProxy, Upstream
+from tests.support.fault_proxy import address_of, proxied
 from tests.support.graph_documents import edge
 from tests.support.service import ServiceProcess, model_settings
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
 QUESTION = "What is 6 times 7?"
-
-
-def address_of(service: ServiceProcess) -> Upstream:
-    url = httpx.URL(service.url)
-    assert url.port is not None
-    return url.host, url.port
-
-
-@asynccontextmanager
-async def proxied(service: ServiceProcess, seed: int = 0) -> AsyncIterator[tuple[FaultProxy, str]]:
-    """Yield a proxy in front of a service, and its URL."""
-    async with FaultProxy(address_of(service), seed=seed) as proxy:
-        host, port = proxy.address
-        yield proxy, f"http://{host}:{port}"
 
 
 async def everything(events: AsyncGenerator[Event, None]) -> list[Event]:

@@ -6,9 +6,9 @@ import pytest
 from caseworker_client import ApiError, StreamedText
 
 from tests.clients.callers import Callers
-from tests.clients.test_over_sockets import proxied
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.fault_proxy import proxied
 from tests.support.service import ServiceProcess
 
 AGENT = {"name": "helper", "prompt": {"system": "Help."}}

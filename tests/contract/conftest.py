@@ -1,9 +1,10 @@
 """The implementations that the contract suites run against."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -20,6 +21,7 @@ from tests.support.ports import NO_LIMITS, Open, Ports, in_memory
 from tests.support.stores import (
     open_stores,
 )
+from tests.support.tenants import Tenants, open_tenants
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -93,3 +95,16 @@ async def provider(fake: FakeProvider, flavour: Flavour) -> AsyncIterator[ModelP
 def line(fake: FakeProvider, provider: ModelProvider, flavour: Flavour) -> Line:
     """Return a new conversation."""
     return Line(fake, provider, flavour)
+
+
+@pytest.fixture(scope="module")
+def sections() -> Mapping[str, Any]:
+    """Return sections of the settings of ``tenants``; a module may replace this fixture."""
+    return {}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tenants(module_database_url: str, sections: Mapping[str, Any]) -> AsyncIterator[Tenants]:
+    """Run a service that executes runs."""
+    async with open_tenants(module_database_url, executes=True, **sections) as tenants:
+        yield tenants

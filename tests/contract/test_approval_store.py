@@ -22,7 +22,7 @@ BY = CancelRequest(requested_by="somebody")
 
 
 @dataclass(frozen=True)
-class World:
+class ApprovalStores:
     """The approval store of one implementation, with its run store and journal."""
 
     approvals: ApprovalStore
@@ -68,18 +68,18 @@ class World:
 
 
 @pytest.fixture(params=["memory", "postgres"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[ApprovalStores]:
     """Open empty stores."""
     if request.param == "memory":
         runs = MemoryRuns()
-        yield World(MemoryApprovals(runs), runs, runs)
+        yield ApprovalStores(MemoryApprovals(runs), runs, runs)
         return
     async with open_stores(request.getfixturevalue("database_url")) as stores:
         approvals = PostgresApprovals(stores.engines)
-        yield World(approvals, stores.runs, stores.journal)
+        yield ApprovalStores(approvals, stores.runs, stores.journal)
 
 
-async def test_a_question_is_stored_once_and_kept_as_it_was(world: World) -> None:
+async def test_a_question_is_stored_once_and_kept_as_it_was(world: ApprovalStores) -> None:
     """Asking again returns the stored question and its decision."""
     run = await world.claimed()
     first = await world.ask(run)
@@ -99,7 +99,7 @@ async def test_a_question_is_stored_once_and_kept_as_it_was(world: World) -> Non
     assert len(await world.approvals.of_run(KEY) or ()) == 1
 
 
-async def test_only_the_owner_of_a_run_asks(world: World) -> None:
+async def test_only_the_owner_of_a_run_asks(world: ApprovalStores) -> None:
     """A worker that has lost the run stores no question."""
     run = await world.claimed()
     await world.runs.release(run, active_seconds=0, calls=(), counted=True)
@@ -109,7 +109,9 @@ async def test_only_the_owner_of_a_run_asks(world: World) -> None:
     assert await world.approvals.of_run(RunKey("default", "absent")) is None
 
 
-async def test_a_run_that_waits_is_nobodys_until_something_is_decided(world: World) -> None:
+async def test_a_run_that_waits_is_nobodys_until_something_is_decided(
+    world: ApprovalStores,
+) -> None:
     """A waiting run has no worker and counts no attempt; the decision queues it for any worker."""
     run = await world.claimed()
     await world.ask(run)
@@ -126,7 +128,9 @@ async def test_a_run_that_waits_is_nobodys_until_something_is_decided(world: Wor
     assert (taken.fence, taken.attempts) == (2, 1)
 
 
-async def test_a_write_that_comes_after_its_run_began_to_wait_is_answered(world: World) -> None:
+async def test_a_write_that_comes_after_its_run_began_to_wait_is_answered(
+    world: ApprovalStores,
+) -> None:
     """The write is refused at once, because a waiting run has no owner."""
     run = await world.claimed()
     await world.ask(run)
@@ -143,7 +147,7 @@ async def test_a_write_that_comes_after_its_run_began_to_wait_is_answered(world:
 
 @pytest.mark.parametrize("came_first", ["decision", "cancel", "time"])
 async def test_a_run_does_not_begin_to_wait_for_what_has_come_already(
-    world: World, came_first: str
+    world: ApprovalStores, came_first: str
 ) -> None:
     """A decision, cancel request or timeout that came first puts the run back in the queue."""
     run = await world.claimed()
@@ -156,7 +160,7 @@ async def test_a_run_does_not_begin_to_wait_for_what_has_come_already(
     assert await world.suspend(run, "a") is RunStatus.QUEUED
 
 
-async def test_a_run_waits_for_its_open_questions_alone(world: World) -> None:
+async def test_a_run_waits_for_its_open_questions_alone(world: ApprovalStores) -> None:
     """A question that was decided earlier in the run does not end the wait for another one."""
     run = await world.claimed()
     await world.ask(run, "b")
@@ -166,7 +170,7 @@ async def test_a_run_waits_for_its_open_questions_alone(world: World) -> None:
     assert await world.suspend(run, "a") is RunStatus.WAITING
 
 
-async def test_the_first_decision_counts(world: World) -> None:
+async def test_the_first_decision_counts(world: ApprovalStores) -> None:
     """A second decision returns the first one."""
     run = await world.claimed()
     await world.ask(run)
@@ -179,7 +183,7 @@ async def test_the_first_decision_counts(world: World) -> None:
     assert second.decision.verdict is Verdict.REFUSED
 
 
-async def test_a_decision_after_the_time_or_the_end_changes_nothing(world: World) -> None:
+async def test_a_decision_after_the_time_or_the_end_changes_nothing(world: ApprovalStores) -> None:
     """A request without a decision counts as timed out when its run reads it after the deadline."""
     run = await world.claimed()
     await world.ask(run, timeout_seconds=1e-6)
@@ -201,7 +205,7 @@ async def test_a_decision_after_the_time_or_the_end_changes_nothing(world: World
     assert (ended.decision, ended.open) == (None, False)
 
 
-async def test_what_waits_is_listed_for_its_tenant_alone(world: World) -> None:
+async def test_what_waits_is_listed_for_its_tenant_alone(world: ApprovalStores) -> None:
     """Open approvals are listed oldest first until they are decided."""
     run = await world.claimed()
     await world.ask(run)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.run import DefinitionRef, Run, RunKey, RunKind
+from caseworker.runs.run import DefinitionRef, Run, RunKind
 from tests.support.api import Api, client_of
 from tests.support.graph_requests import fields, problem_of
 
@@ -34,12 +34,6 @@ async def register(client: httpx.AsyncClient, agent: dict[str, Any]) -> httpx.Re
 
 async def run(client: httpx.AsyncClient, agent: dict[str, Any], **more: Any) -> httpx.Response:
     return await client.post("/runs", json={**ASKED, "agent": agent, **more})
-
-
-async def stored(api: Api, run_id: str = "r") -> Run:
-    found = await api.store.get(RunKey("default", run_id))
-    assert found is not None
-    return found
 
 
 def agent_of(run: Run) -> dict[str, Any]:
@@ -148,7 +142,7 @@ async def test_a_name_that_is_posted_twice_never_replaces_an_agent(
 
     assert (second.status_code, second.json()["version"]) == (201, 2)
     assert (repeated.status_code, repeated.json()["version"]) == (200, 2)
-    assert agent_of(await stored(api)) == {**HELPER, "version": 1}
+    assert agent_of(await api.stored()) == {**HELPER, "version": 1}
     async with client_of(api.app()) as other:  # another process of the installation
         listed = (await other.get("/agents")).json()["agents"]
         versions = [(await other.get(f"/agents/helper/versions/{n}")).json() for n in (1, 2)]
@@ -202,12 +196,12 @@ async def test_a_run_keeps_the_agent_it_was_accepted_with(
     assert (accepted.status_code, accepted.json()["kind"]) == (202, "agent")
     assert accepted.json()["agent"] == later.json()["agent"] == {"name": "chief", "version": 1}
     assert accepted.json()["graph"] is None
-    kept = await stored(api)
+    kept = await api.stored()
     assert kept.request.kind is RunKind.AGENT
     assert kept.request.definition_ref == DefinitionRef("chief", 1, DefinitionKind.AGENT)
     [inner] = (use["agent"] for use in agent_of(kept)["tools"])
     assert inner == {**HELPER, "version": 1}
-    [inner] = (use["agent"] for use in agent_of(await stored(api, "later"))["tools"])
+    [inner] = (use["agent"] for use in agent_of(await api.stored("later"))["tools"])
     assert (inner["description"], inner["version"]) == ("Helps more", 2)
     listed = (await client.get("/runs?agent=chief")).json()["runs"]
     assert [one["run_id"] for one in listed] == ["later", "r"]
@@ -276,8 +270,8 @@ async def test_a_run_is_given_what_was_said_before(client: httpx.AsyncClient, ap
     goes_on = await run(client, asks, messages=said[1:], input=None, run_id="goes-on")
 
     assert (answer.status_code, alone.status_code, goes_on.status_code) == (202, 202, 202)
-    assert (await stored(api)).request.inputs == {"default": "6 times 7?", "messages": said}
-    assert (await stored(api, "alone")).request.inputs == {"messages": said[:1]}
+    assert (await api.stored()).request.inputs == {"default": "6 times 7?", "messages": said}
+    assert (await api.stored("alone")).request.inputs == {"messages": said[:1]}
 
 
 async def test_a_run_goes_on_from_one_of_an_agent_with_another_agent(
@@ -297,10 +291,10 @@ async def test_a_run_goes_on_from_one_of_an_agent_with_another_agent(
     strange = await client.post("/runs", json={"from": source, "inputs": {"tone": "dry"}})
 
     assert (same.status_code, other.status_code) == (202, 202)
-    assert agent_of(await stored(api, "same")) == agent_of(await stored(api))
+    assert agent_of(await api.stored("same")) == agent_of(await api.stored())
     assert same.json()["agent"] == {"name": "helper", "version": 1}
     assert other.json()["agent"] is None
-    changed = await stored(api, "other")
+    changed = await api.stored("other")
     assert agent_of(changed)["model"] == {"tier": "big"}
     assert changed.request.inputs == {"default": "6 times 7?", "inputs": {"topic": "sums"}}
     assert fields(strange) == ["inputs.tone", "inputs.topic"]

@@ -1,24 +1,15 @@
 """Every JSON Schema that a caller sends is bounded, and so is each check with it."""
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.support.graph_requests import fields
-from tests.support.tenants import Tenants, open_tenants
+from tests.support.tenants import Tenants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tenants(module_database_url: str) -> AsyncIterator[Tenants]:
-    """Run a service that executes runs."""
-    async with open_tenants(module_database_url, executes=True) as tenants:
-        yield tenants
 
 
 def doubling(rounds: int) -> dict[str, Any]:

@@ -1,22 +1,13 @@
 """Conditions that a caller chooses take a bounded number of comparisons."""
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.support.tenants import Tenants, open_tenants
+from tests.support.tenants import Tenants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tenants(module_database_url: str) -> AsyncIterator[Tenants]:
-    """Run a service that executes runs."""
-    async with open_tenants(module_database_url, executes=True) as tenants:
-        yield tenants
 
 
 def times(count: int, **condition: Any) -> dict[str, Any]:

@@ -2,33 +2,28 @@
 
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from caseworker.core.trace.payloads import Payloads
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
-from tests.support.tenants import Tenants, open_tenants
+from tests.support.tenants import Tenants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ITEMS = 5
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tenants(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[Tenants]:
-    """Run a service that executes runs on a fake model."""
+@pytest.fixture(scope="module")
+def sections(running_provider: FakeProvider) -> Mapping[str, Any]:
+    """Use a fake model."""
     small = SmallModelSettings(
         provider="openai", base_url=running_provider.openai_url, model="fake-small"
     )
-    models = ModelsSettings(small=small)
-    async with open_tenants(module_database_url, executes=True, models=models) as tenants:
-        yield tenants
+    return {"models": ModelsSettings(small=small)}
 
 
 @pytest.mark.parametrize(

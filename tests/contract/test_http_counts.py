@@ -1,20 +1,19 @@
 """How many statements a run takes, once its definition has run before."""
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from typing import Any
 from unittest.mock import Mock, patch
 
 import psycopg
 import pytest
-import pytest_asyncio
 
 from caseworker.models import prices
 from caseworker.runs import journal
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.tenants import OPERATOR_KEY, Tenants, open_tenants
+from tests.support.tenants import OPERATOR_KEY, Tenants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,17 +26,13 @@ AGENT = {
 }
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tenants(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[Tenants]:
-    """Run a service whose model has a list price."""
+@pytest.fixture(scope="module")
+def sections(running_provider: FakeProvider) -> Mapping[str, Any]:
+    """Use a model that has a list price."""
     small = SmallModelSettings(
         provider="openai", base_url=running_provider.openai_url, model="gpt-5-mini"
     )
-    models = ModelsSettings(small=small)
-    async with open_tenants(module_database_url, executes=True, models=models) as tenants:
-        yield tenants
+    return {"models": ModelsSettings(small=small)}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +28,7 @@ from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.runs.run import RunKey
 from caseworker.settings.schema import AuthSettings, JwtSettings, Settings
+from tests.support.asgi_calls import Route, routes_of
 from tests.support.credentials import KINDS, Presented, Secrets, bearer
 from tests.support.seeds import seeds
 from tests.support.tenants import OPERATOR_KEY
@@ -40,14 +41,11 @@ REACHABILITY = {("HEAD", "/gateway/openai/v1"), ("HEAD", "/gateway/anthropic")}
 """Requests by which clients of model APIs check a base URL."""
 PAGE = ("HEAD", "/runs/the-run/trace")
 """A route of the viewer, which answers only browsers."""
-NOT_OFFERED = ("/gateway/openai{path:path}", "/gateway/anthropic{path:path}")
-"""Routes that answer 404 without a credential, because these paths do not exist."""
 REFUSED = {401, 403}
-Route = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class ClosedService:
     """A closed service, whose keys are known."""
 
     app: FastAPI
@@ -93,20 +91,6 @@ async def answered(app: FastAPI, route: Route, presented: Presented) -> Reply:
     }
     await app(scope, receive, send)
     return reply
-
-
-def routes_of(app: FastAPI, run_id: str) -> Iterator[Route]:
-    """Yield method and path of every route; names of paths are filled in."""
-    names = {"run_id": run_id, "tenant": "one", "version": "1", "key_id": "0" * 16}
-    for route in app.routes:
-        path: str = route.path  # type: ignore[attr-defined]
-        if path in NOT_OFFERED:
-            continue
-        for name in getattr(route, "param_convertors", {}):
-            found = names.get(name, "x")
-            path = path.replace(f"{{{name}:path}}", found).replace(f"{{{name}}}", found)
-        for method in getattr(route, "methods", None) or ("GET", "POST", "PUT", "DELETE"):
-            yield method, path
 
 
 async def keys_of(http: httpx.AsyncClient, database: psycopg.Connection, run_id: str) -> Secrets:
@@ -168,7 +152,7 @@ def jwks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(
     module_database_url: str, module_database: psycopg.Connection, jwks: Path
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ClosedService]:
     """Run the whole application with API keys, an operator, and an issuer of tokens."""
     issuer = JwtSettings(issuer="x", audience="x", jwks_file=jwks)
     auth = AuthSettings(bootstrap_key=SecretStr(OPERATOR_KEY), jwt=issuer)
@@ -183,7 +167,7 @@ async def world(
             for method, path in dict.fromkeys(routes_of(app, secrets.run_id))
             if not path.startswith(PUBLIC) and (method, path) not in {*REACHABILITY, PAGE}
         ]
-        yield World(app=app, secrets=secrets, routes=tuple(closed))
+        yield ClosedService(app=app, secrets=secrets, routes=tuple(closed))
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +176,9 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "MAX_REFUSAL_SECONDS", 0.0)
 
 
-async def faults_of(world: World, presented: Presented, routes: Sequence[Route]) -> list[str]:
+async def faults_of(
+    world: ClosedService, presented: Presented, routes: Sequence[Route]
+) -> list[str]:
     """Return the routes that do not refuse a credential, or that read the body before."""
     faults = []
     for route in routes:
@@ -204,7 +190,7 @@ async def faults_of(world: World, presented: Presented, routes: Sequence[Route])
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_odd_credential_is_refused_on_every_route_before_its_body(
-    world: World, kind: str
+    world: ClosedService, kind: str
 ) -> None:
     """All variants are tried, and each route gets five of them."""
     variants = list(KINDS[kind].fixed(world.secrets))
@@ -223,7 +209,7 @@ async def test_an_odd_credential_is_refused_on_every_route_before_its_body(
 
 @pytest.mark.req("cw/15.code")
 async def test_the_key_of_a_step_may_only_call_the_gateway_while_the_step_executes(
-    world: World,
+    world: ClosedService,
 ) -> None:
     """Other routes do not know it; afterwards no route does."""
     sessions = world.app.state.shared.services[Sessions]
@@ -243,7 +229,7 @@ async def test_the_key_of_a_step_may_only_call_the_gateway_while_the_step_execut
 
 @seeds(fast=2 * len(KINDS), proofs=10_000, shards=16)
 async def test_a_random_credential_is_refused_on_every_route(
-    world: World, seeds: Iterable[int]
+    world: ClosedService, seeds: Iterable[int]
 ) -> None:
     """The seed draws the kind and the credential."""
     faults = []
@@ -328,7 +314,7 @@ def alike(secrets: Secrets) -> Mapping[str, Mapping[str, str]]:
     ids=str,
 )
 async def test_a_refusal_does_not_tell_by_its_work_why_a_credential_is_refused(
-    world: World, route: Route, form: str
+    world: ClosedService, route: Route, form: str
 ) -> None:
     """Unknown, wrong, revoked and foreign keys cost the same statements and hashes."""
     costs = {}

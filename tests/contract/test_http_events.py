@@ -16,10 +16,10 @@ from caseworker.runs.journal import EventLog, run_ended
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
-from caseworker.runs.service import RunService
 from tests.support.api import Api, client_of
 from tests.support.asgi_calls import parsed, streamed
 from tests.support.limits import api_limits
+from tests.support.runs import run_service
 from tests.support.stores import end_of, new_run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -265,7 +265,7 @@ async def test_a_client_that_hangs_up_is_not_followed_any_more(
 
 async def test_the_end_of_the_process_ends_every_stream(api: Api) -> None:
     """The stream ends cleanly at once, so that the client can reconnect to another replica."""
-    runs = RunService(api.store, executor=None, settle_seconds=0.5)
+    runs = run_service(api.store)
     app = api.app(runs)
     async with client_of(app) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
@@ -322,7 +322,7 @@ async def test_a_run_says_where_its_events_are(client: httpx.AsyncClient) -> Non
 
 async def test_a_process_that_closes_answers_with_an_empty_stream(api: Api) -> None:
     """The client can reconnect to another replica."""
-    runs = RunService(api.store, executor=None, settle_seconds=0.5)
+    runs = run_service(api.store)
     async with client_of(api.app(runs)) as client:
         await client.post("/runs", json={"run_id": "a", "input": "2+2?"})
         runs.stop_waiting()

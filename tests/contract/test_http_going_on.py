@@ -1,6 +1,5 @@
 """POST /runs with ``from``: inherited fields and refused requests (spec, section 10)."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -8,13 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from caseworker.core.budget.budget import Budget
 from caseworker.runs.run import RunKey, RunRequest, RunSource
-from tests.contract.test_http_graph_runs import World, fields, register
-from tests.support.api import Api
+from tests.support.api import Api, client_of
 from tests.support.graph_documents import flat
+from tests.support.graph_requests import field_messages, register
 from tests.support.limits import api_limits
 from tests.support.stores import CANCEL_REQUEST, new_run
 
@@ -35,17 +33,6 @@ CASE = {
 }
 
 
-@pytest.fixture
-def world(api: Api) -> World:
-    return World(api)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    async with world.client() as client:
-        yield client
-
-
 async def ended(client: httpx.AsyncClient, **body: Any) -> None:
     """Store a finished run that was cancelled before it started."""
     await client.post("/runs", json=body)
@@ -56,22 +43,22 @@ async def go_on(client: httpx.AsyncClient, **body: Any) -> httpx.Response:
     return await client.post("/runs", json={"run_id": "r", "from": {"run_id": "old"}} | body)
 
 
-async def test_what_is_left_out_is_as_it_was(client: httpx.AsyncClient, world: World) -> None:
+async def test_what_is_left_out_is_as_it_was(client: httpx.AsyncClient, api: Api) -> None:
     """Only the deadline and the metadata are not inherited."""
     await ended(client, **CASE)
-    old = (await world.stored("old")).request
+    old = (await api.stored("old")).request
 
     answer = await go_on(client)
 
     assert answer.status_code == 202
-    run = await world.stored()
+    run = await api.stored()
     assert run.request == replace(old, deadline=None, source=RunSource("old"))
     assert run.metadata == {}
 
 
 @pytest.mark.parametrize("until", [None, "n000001"])
 async def test_a_run_shows_what_it_goes_on_from(
-    client: httpx.AsyncClient, world: World, until: str | None
+    client: httpx.AsyncClient, api: Api, until: str | None
 ) -> None:
     """All routes show the source; it is null for a run without one."""
     await ended(client, **CASE)
@@ -87,10 +74,10 @@ async def test_a_run_shows_what_it_goes_on_from(
     assert {run["run_id"]: run["from"] for run in listed} == {"r": shown, "old": None}
 
 
-async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, world: World) -> None:
+async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, api: Api) -> None:
     """Limits are replaced one by one; null means the limit of the service."""
     await ended(client, **CASE)
-    old = (await world.stored("old")).request
+    old = (await api.stored("old")).request
     most = api_limits().budget_ceiling.max_tokens
 
     await go_on(
@@ -103,7 +90,7 @@ async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, world: Wo
         metadata={"again": True},
     )
 
-    run = await world.stored()
+    run = await api.stored()
     assert run.request == replace(
         old,
         input="3+3?",
@@ -115,40 +102,39 @@ async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, world: Wo
     assert run.metadata == {"again": True}
 
 
-async def test_no_limit_passes_the_ceiling_of_today(world: World) -> None:
+async def test_no_limit_passes_the_ceiling_of_today(api: Api) -> None:
     """The ceiling applies to sent and inherited limits."""
-    async with world.client() as client:
+    async with client_of(api.app()) as client:
         await ended(client, **CASE)
-    async with world.client(
-        api_limits(budget_ceiling=Budget(max_tokens=50, max_steps=5))
-    ) as strict:
+    ceiling = api_limits(budget_ceiling=Budget(max_tokens=50, max_steps=5))
+    async with client_of(api.app(limits=ceiling)) as strict:
         await go_on(strict, budget={"max_steps": 9})
 
-    budget = (await world.stored()).request.budget
+    budget = (await api.stored()).request.budget
     assert (budget.max_tokens, budget.max_steps) == (50, 5)
     assert budget.max_cost_dollars == Decimal("0.5")
 
 
 async def test_a_graph_run_keeps_its_graph_and_its_version(
-    client: httpx.AsyncClient, world: World
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """The graph's version stays after a newer one is registered; inputs can be replaced."""
-    await register(client, "g", flat("a"))
+    (await register(client, "g", flat("a"))).raise_for_status()
     await ended(
         client, run_id="old", kind="graph", graph={"name": "g"}, inputs={"default": 1, "b": 2}
     )
-    await register(client, "g", flat("a", "b"))
-    old = (await world.stored("old")).request
+    (await register(client, "g", flat("a", "b"))).raise_for_status()
+    old = (await api.stored("old")).request
 
     await go_on(client)
     await go_on(client, run_id="one", input=5)
     await go_on(client, run_id="all", inputs={"c": 3})
     await go_on(client, run_id="newer", graph={"name": "g"})
 
-    assert (await world.stored()).request == replace(old, source=RunSource("old"))
-    assert (await world.stored("one")).request.inputs == {"default": 5, "b": 2}
-    assert (await world.stored("all")).request.inputs == {"c": 3}
-    newer: RunRequest = (await world.stored("newer")).request
+    assert (await api.stored()).request == replace(old, source=RunSource("old"))
+    assert (await api.stored("one")).request.inputs == {"default": 5, "b": 2}
+    assert (await api.stored("all")).request.inputs == {"c": 3}
+    newer: RunRequest = (await api.stored("newer")).request
     assert newer.definition_ref is not None
     assert newer.definition_ref.version == 2
 
@@ -178,7 +164,7 @@ async def test_the_field_at_fault_is_named(
     """Errors name fields as for other runs."""
     await ended(client, **CASE)
 
-    assert list(fields(await go_on(client, **sent))) == [field]
+    assert list(field_messages(await go_on(client, **sent))) == [field]
 
 
 async def test_a_run_that_is_not_there_is_named(client: httpx.AsyncClient) -> None:
@@ -207,7 +193,7 @@ async def test_a_run_that_has_not_ended_is_named(client: httpx.AsyncClient) -> N
 
 
 async def test_the_same_request_is_the_same_run_whatever_became_of_the_other(
-    client: httpx.AsyncClient, world: World
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """Another source or another node is another request."""
     await ended(client, **CASE)

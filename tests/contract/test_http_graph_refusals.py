@@ -1,12 +1,10 @@
 """Refused graphs and their messages, for every route that accepts a graph."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 from unittest.mock import Mock
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.catalog import NodeCatalog
@@ -17,13 +15,6 @@ from tests.support.graph_requests import fields, problem_of, register
 from tests.support.limits import api_limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of the service."""
-    async with client_of(api.app()) as client:
-        yield client
 
 
 async def test_an_invalid_graph_is_not_registered(client: httpx.AsyncClient) -> None:

@@ -1,73 +1,33 @@
 """POST /runs with ``kind: graph`` (spec, section 10)."""
 
-from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 from unittest.mock import Mock
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from caseworker.core.budget.budget import Budget
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
-from caseworker.runs.run import DefinitionRef, FinishRun, Run, RunKey, RunKind, RunStatus
+from caseworker.runs.http.limits import MAX_METADATA_BYTES
+from caseworker.runs.run import DefinitionRef, FinishRun, RunKey, RunKind, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.graph_documents import containing, flat, named
+from tests.support.graph_requests import field_messages, register
 from tests.support.limits import api_limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-class World:
-    """The service and its stored runs."""
-
-    def __init__(self, api: Api) -> None:
-        self.api = api
-
-    def client(self, limits: ApiLimits | None = None) -> Any:
-        return client_of(self.api.app(limits=limits))
-
-    async def stored(self, run_id: str = "r") -> Run:
-        run = await self.api.store.get(RunKey("default", run_id))
-        assert run is not None
-        return run
-
-
-@pytest.fixture
-def world(api: Api) -> World:
-    return World(api)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    async with world.client() as client:
-        yield client
 
 
 async def post(client: httpx.AsyncClient, **body: Any) -> httpx.Response:
     return await client.post("/runs", json={"kind": "graph", "run_id": "r"} | body)
 
 
-async def register(client: httpx.AsyncClient, name: str, graph: dict[str, Any]) -> None:
-    answer = await client.post("/graphs", json={"name": name, "graph": graph})
-    assert answer.is_success
-
-
-def fields(answer: httpx.Response) -> dict[str, str]:
-    assert answer.status_code == 422
-    assert answer.json()["type"] == "urn:caseworker:problem:invalid-request"
-    return {error["field"]: error["message"] for error in answer.json()["errors"]}
-
-
-async def test_a_graph_that_is_sent_along_is_accepted(
-    client: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_graph_that_is_sent_along_is_accepted(client: httpx.AsyncClient, api: Api) -> None:
     """The run stores the graph and shows no name for it."""
     posted = await post(client, graph=flat("a"), inputs={"default": 1, "rows": [{"b": None}]})
 
-    run = await world.stored()
+    run = await api.stored()
     assert (posted.status_code, posted.headers["location"]) == (202, "/runs/r")
     assert (posted.json()["kind"], posted.json()["graph"]) == ("graph", None)
     assert (run.kind, run.request.kind) == (RunKind.GRAPH, RunKind.GRAPH)
@@ -76,12 +36,10 @@ async def test_a_graph_that_is_sent_along_is_accepted(
     assert (run.request.definition_ref, run.request.input, run.request.mode) == (None, "", None)
 
 
-async def test_a_registered_graph_is_run_by_its_name(
-    client: httpx.AsyncClient, world: World
-) -> None:
+async def test_a_registered_graph_is_run_by_its_name(client: httpx.AsyncClient, api: Api) -> None:
     """The run uses the named version, or the newest one, and reports which one it used."""
     for step in ("a", "b"):
-        await register(client, "g", flat(step))
+        (await register(client, "g", flat(step))).raise_for_status()
 
     newest = await post(client, run_id="newest", graph=named("g"))
     first = await post(client, run_id="first", graph=named("g", 1))
@@ -90,7 +48,7 @@ async def test_a_registered_graph_is_run_by_its_name(
     assert first.json()["graph"] == {"name": "g", "version": 1}
     assert (await client.get("/runs/first")).json()["graph"] == {"name": "g", "version": 1}
     assert [run["graph"]["version"] for run in (await client.get("/runs")).json()["runs"]] == [1, 2]
-    stored = await world.stored("first")
+    stored = await api.stored("first")
     assert (stored.request.graph, stored.request.definition_ref) == (
         flat("a"),
         DefinitionRef("g", 1),
@@ -98,29 +56,29 @@ async def test_a_registered_graph_is_run_by_its_name(
 
 
 async def test_a_run_keeps_the_graph_that_it_was_accepted_with(
-    client: httpx.AsyncClient, world: World
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """Later changes to the graph or to its nested graphs do not affect the run."""
-    await register(client, "part", flat("old"))
-    await register(client, "whole", containing(named("part")))
+    (await register(client, "part", flat("old"))).raise_for_status()
+    (await register(client, "whole", containing(named("part")))).raise_for_status()
     await post(client, graph=named("whole"))
-    await register(client, "part", flat("new"))
+    (await register(client, "part", flat("new"))).raise_for_status()
     await client.delete("/graphs/whole")
     await client.delete("/graphs/part")
 
-    graph = (await world.stored()).request.graph
+    graph = (await api.stored()).request.graph
 
     assert graph is not None
     assert graph["steps"][0]["data"]["graph"] == {**flat("old"), "name": "part", "version": 1}
 
 
 async def test_an_object_with_steps_is_a_graph_whatever_else_it_has(
-    client: httpx.AsyncClient, world: World
+    client: httpx.AsyncClient, api: Api
 ) -> None:
     """A caller can send the stored graph of one run as the graph of another."""
-    await register(client, "part", flat("a"))
+    (await register(client, "part", flat("a"))).raise_for_status()
     await post(client, graph=containing(named("part")))
-    complete = (await world.stored()).request.graph
+    complete = (await api.stored()).request.graph
     assert complete is not None
     inner = complete["steps"][0]["data"]["graph"]
     await client.delete("/graphs/part")
@@ -130,24 +88,24 @@ async def test_an_object_with_steps_is_a_graph_whatever_else_it_has(
     assert (again.status_code, again.json()["graph"]) == (202, None)
 
 
-async def test_input_is_short_for_the_usual_input(client: httpx.AsyncClient, world: World) -> None:
+async def test_input_is_short_for_the_usual_input(client: httpx.AsyncClient, api: Api) -> None:
     """The input can be omitted."""
     await post(client, graph=flat("a"), input="2+2?", inputs={"other": 1})
     none = await post(client, run_id="none", graph=flat("a"))
 
-    assert (await world.stored()).request.inputs == {"default": "2+2?", "other": 1}
+    assert (await api.stored()).request.inputs == {"default": "2+2?", "other": 1}
     assert none.status_code == 202
-    assert (await world.stored("none")).request.inputs == {}
+    assert (await api.stored("none")).request.inputs == {}
 
 
 @pytest.mark.parametrize("value", ["2+2?", "", 0, False, 2.5, [], {"a": [None]}])
-async def test_input_is_any_json(client: httpx.AsyncClient, world: World, value: Any) -> None:
+async def test_input_is_any_json(client: httpx.AsyncClient, api: Api, value: Any) -> None:
     """An empty input is a value: omitting it is another request."""
     posted = await post(client, graph=flat("a"), input=value)
     without = await post(client, graph=flat("a"))
 
     assert posted.status_code == 202
-    assert (await world.stored()).request.inputs == {"default": value}
+    assert (await api.stored()).request.inputs == {"default": value}
     assert without.status_code == 409
 
 
@@ -155,12 +113,12 @@ async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
     """The error names the ambiguous field ``inputs.default``."""
     refused = await post(client, graph=flat("a"), input="1", inputs={"default": None})
 
-    assert fields(refused) == {
+    assert field_messages(refused) == {
         "inputs.default": "Send this value either as input or as inputs.default, not both."
     }
 
 
-async def test_all_that_runs_have_in_common_reaches_the_run(world: World) -> None:
+async def test_all_that_runs_have_in_common_reaches_the_run(api: Api) -> None:
     """Default limits apply only to cases, while ceilings apply to every run."""
     limits = api_limits(
         default_budget=Budget(max_tool_calls=6, max_time_seconds=60.0),
@@ -168,7 +126,7 @@ async def test_all_that_runs_have_in_common_reaches_the_run(world: World) -> Non
         default_timezone="Europe/Paris",
         default_seed=5,
     )
-    async with world.client(limits) as client:
+    async with client_of(api.app(limits=limits)) as client:
         await post(
             client,
             graph=flat("a"),
@@ -180,7 +138,7 @@ async def test_all_that_runs_have_in_common_reaches_the_run(world: World) -> Non
         )
         await post(client, run_id="plain", graph=flat("a"))
 
-    given, plain = await world.stored(), await world.stored("plain")
+    given, plain = await api.stored(), await api.stored("plain")
     assert given.request.budget == Budget(max_steps=100, max_cost_dollars=Decimal("0.5"))
     assert (given.request.seed, given.request.timezone) == (7, "UTC")
     assert given.request.deadline is not None
@@ -200,7 +158,7 @@ async def test_what_belongs_to_cases_is_refused(
     refused = await post(client, graph=flat("a"), **{field: value})
     left_out = await post(client, graph=flat("a"), **{field: None})
 
-    assert fields(refused) == {
+    assert field_messages(refused) == {
         field: "This field is only for runs of kind case. Send that kind or omit this field."
     }
     assert left_out.status_code == 202
@@ -221,7 +179,7 @@ async def test_what_belongs_to_other_kinds_is_refused_of_a_case(
     """A caller that forgot ``kind`` learns which kind the field needs."""
     refused = await client.post("/runs", json={"input": "2+2?", field: value})
 
-    assert fields(refused) == {
+    assert field_messages(refused) == {
         field: (f"This field is only for runs of kind {kind}. Send that kind or omit this field.")
     }
 
@@ -230,7 +188,7 @@ async def test_everything_wrong_with_the_fields_is_said_at_once(client: httpx.As
     """All errors are reported together, as for cases."""
     refused = await post(client, inputs=[], mode="fast", seed=1.5, unknown=1)
 
-    assert set(fields(refused)) == {"graph", "inputs", "mode", "seed", "unknown"}
+    assert set(field_messages(refused)) == {"graph", "inputs", "mode", "seed", "unknown"}
 
 
 @pytest.mark.parametrize(
@@ -254,31 +212,31 @@ async def test_a_graph_that_there_is_not_is_named_by_what_is_wrong(
     client: httpx.AsyncClient, graph: dict[str, Any], field: str
 ) -> None:
     """The error names the unknown name, the unknown version or the missing field."""
-    await register(client, "g", flat("a"))
+    (await register(client, "g", flat("a"))).raise_for_status()
 
-    assert list(fields(await post(client, graph=graph))) == [field]
+    assert list(field_messages(await post(client, graph=graph))) == [field]
     assert (await client.get("/runs")).json()["runs"] == []
 
 
 async def test_the_fields_that_all_runs_have_keep_their_limits(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The inputs have the size limit of a body without a graph."""
     monkeypatch.setattr(NodeCatalog, "examine", examine := Mock())
     limits = api_limits(max_input_chars=3, max_body_bytes=60)
-    async with world.client(limits) as client:
+    async with client_of(api.app(limits=limits)) as client:
         metadata, inputs = {"a": "x" * MAX_METADATA_BYTES}, {"b": "x" * 60}
         refused = await post(
             client, graph=flat("a"), input="long", metadata=metadata, inputs=inputs
         )
 
-    assert set(fields(refused)) == {"input", "metadata", "inputs"}
+    assert set(field_messages(refused)) == {"input", "metadata", "inputs"}
     examine.assert_not_called()
 
 
-async def test_a_case_has_no_use_for_the_room_of_a_graph(world: World) -> None:
+async def test_a_case_has_no_use_for_the_room_of_a_graph(api: Api) -> None:
     """The answer is 413 at the normal limit of a body, although the route accepts larger graphs."""
-    async with world.client(api_limits(max_body_bytes=200)) as client:
+    async with client_of(api.app(limits=api_limits(max_body_bytes=200))) as client:
         refused = await client.post("/runs", json={"input": "2+2?", "metadata": {"a": "x" * 300}})
 
     assert refused.status_code == 413
@@ -293,9 +251,9 @@ class TestAgain:
         """The answer stays the same after the graph has changed or was deleted."""
         body = {"kind": "graph", "graph": named("g")} | ({"run_id": "r"} if by == "id" else {})
         headers = {"Idempotency-Key": "k"} if by == "key" else {}
-        await register(client, "g", flat("a"))
+        (await register(client, "g", flat("a"))).raise_for_status()
         first = await client.post("/runs", json=body, headers=headers)
-        await register(client, "g", flat("b"))
+        (await register(client, "g", flat("b"))).raise_for_status()
         changed = await client.post("/runs", json=body, headers=headers)
         await client.delete("/graphs/g")
         deleted = await client.post("/runs", json=body, headers=headers)
@@ -307,7 +265,7 @@ class TestAgain:
         self, client: httpx.AsyncClient
     ) -> None:
         """The error names the missing graph, even if the ID or idempotency key is already used."""
-        await register(client, "g", flat("a"))
+        (await register(client, "g", flat("a"))).raise_for_status()
         body = {"kind": "graph", "graph": named("g")}
         await client.post("/runs", json=body | {"run_id": "r"}, headers={"Idempotency-Key": "k"})
         await client.delete("/graphs/g")
@@ -318,9 +276,9 @@ class TestAgain:
             ({"run_id": "new"}, {}),
         ):
             other = await client.post("/runs", json=body | ids | {"seed": 1}, headers=headers)
-            assert list(fields(other)) == ["graph.name"]
+            assert list(field_messages(other)) == ["graph.name"]
         unnamed = await client.post("/runs", json=body)
-        assert list(fields(unnamed)) == ["graph.name"]
+        assert list(field_messages(unnamed)) == ["graph.name"]
 
     @pytest.mark.parametrize(
         "other",
@@ -343,16 +301,14 @@ class TestAgain:
         assert (await post(client, **(body | other))).status_code == 409
 
 
-async def test_the_result_of_a_graph_is_shown_as_it_is(
-    client: httpx.AsyncClient, world: World
-) -> None:
+async def test_the_result_of_a_graph_is_shown_as_it_is(client: httpx.AsyncClient, api: Api) -> None:
     """The result has outputs by step and handle, and the end of each step."""
     result = {
         "outputs": {"a": {"default": 4}},
         "steps": {"a": {"status": "completed"}, "b": {"status": "error", "error": "broke"}},
     }
     await post(client, graph=flat("a", "b"))
-    run = await world.api.store.claim(RunKey("default", "r"), "worker")
+    run = await api.store.claim(RunKey("default", "r"), "worker")
     assert run is not None
     end = FinishRun(
         key=run.key,
@@ -366,7 +322,7 @@ async def test_the_result_of_a_graph_is_shown_as_it_is(
         calls=(),
         snapshot={},
     )
-    await world.api.journal.finish(end)
+    await api.journal.finish(end)
 
     shown = (await client.get("/runs/r")).json()
 

@@ -1,11 +1,9 @@
 """The resource /graphs: register, look at, list, delete, validate (spec, section 10)."""
 
-from collections.abc import AsyncIterator
 from unittest.mock import AsyncMock
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.postgres.definitions import PostgresDefinitions
@@ -17,13 +15,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 SUMMARY = {"name", "version", "description", "sha256", "size_bytes", "created_at", "links"}
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of the service."""
-    async with client_of(api.app()) as client:
-        yield client
 
 
 async def test_a_graph_is_registered_and_can_be_read(client: httpx.AsyncClient) -> None:

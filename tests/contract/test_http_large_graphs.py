@@ -1,11 +1,10 @@
 """Large bodies, graphs and maps are processed outside the event loop; small ones are not."""
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.subgraph import MapData
@@ -14,20 +13,13 @@ from caseworker.runs import definitions
 from caseworker.runs.expansion import Expansion, GraphSize
 from caseworker.runs.http import runs
 from tests.support.graph_documents import flat
-from tests.support.tenants import Tenants, open_tenants
+from tests.support.tenants import Tenants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROUTES = [{"when": {"path": "default", "op": "exists"}, "to": "a"}]
 LARGE = 2_000
 """Number of steps or items that make a graph or a map large."""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tenants(module_database_url: str) -> AsyncIterator[Tenants]:
-    """Run a service that executes runs."""
-    async with open_tenants(module_database_url, executes=True) as tenants:
-        yield tenants
 
 
 Noted = Callable[[Any, str], list[bool]]

@@ -40,7 +40,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 @dataclass
-class World:
+class McpService:
     """The application and its stores for assertions."""
 
     app: FastAPI
@@ -94,8 +94,8 @@ class World:
 
 
 @pytest.fixture
-def world(api: Api) -> World:
-    return World(api.app(limits=api_limits(max_body_bytes=100_000)), api)
+def world(api: Api) -> McpService:
+    return McpService(api.app(limits=api_limits(max_body_bytes=100_000)), api)
 
 
 def slug(answer: httpx.Response) -> str:
@@ -109,7 +109,7 @@ def text_of(result: CallToolResult) -> str:
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)
-async def test_the_tools_are_listed_with_their_arguments(world: World, mode: str) -> None:
+async def test_the_tools_are_listed_with_their_arguments(world: McpService, mode: str) -> None:
     """Cases, runs, and the registered agents of the caller's own tenant."""
     mine, others = await world.key(), await world.key("b")
     async with world.http(mine) as http:
@@ -134,7 +134,7 @@ async def test_the_tools_are_listed_with_their_arguments(world: World, mode: str
 @pytest.mark.parametrize("mode", GENERATIONS)
 @pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED])
 async def test_a_call_of_run_case_returns_its_run_once_it_has_ended(
-    world: World, mode: str, status: RunStatus
+    world: McpService, mode: str, status: RunStatus
 ) -> None:
     """The result is the run as ``GET /runs/{id}`` shows it; a failed run is a failed call."""
     key = await world.key()
@@ -150,7 +150,7 @@ async def test_a_call_of_run_case_returns_its_run_once_it_has_ended(
     assert result.is_error == (status is RunStatus.FAILED)
 
 
-async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -> None:
+async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: McpService) -> None:
     """The call's arguments are the inputs of the agent."""
     key = await world.key()
     async with world.http(key) as http, world.mcp(key) as client:
@@ -159,17 +159,16 @@ async def test_a_call_of_an_agent_is_a_run_of_its_newest_version(world: World) -
         args = {"input": "Well?", "topic": "taxes", "wait_seconds": 0}
         run = (await client.call_tool("helper", args)).structured_content
     assert run is not None
-    stored = await world.api.store.get(RunKey("a", run["run_id"]))
+    stored = await world.api.stored(run["run_id"], tenant="a")
 
     assert (run["kind"], run["status"]) == ("agent", "queued")
     assert (run["agent"]["name"], run["agent"]["version"]) == ("helper", 2)
-    assert stored is not None
     assert stored.request.inputs == {"default": "Well?", "inputs": {"topic": "taxes"}}
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)
 async def test_get_run_returns_a_run_as_it_stands_and_later_its_end(
-    world: World, mode: str
+    world: McpService, mode: str
 ) -> None:
     """When the waiting time is over, the call returns the unfinished run."""
     key = await world.key()
@@ -188,7 +187,7 @@ async def test_get_run_returns_a_run_as_it_stands_and_later_its_end(
 
 @pytest.mark.parametrize("mode", GENERATIONS)
 async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
-    world: World, monkeypatch: pytest.MonkeyPatch, mode: str
+    world: McpService, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """Progress is reported until the time of the call ends."""
     monkeypatch.setattr(mcp_server, "PROGRESS_SECONDS", 0.01)
@@ -231,7 +230,7 @@ async def test_a_client_that_asks_for_progress_hears_the_status_of_its_run(
     ],
 )
 async def test_a_call_that_cannot_be_made_fails_and_says_why(
-    world: World, mode: str, tool: str, args: dict[str, Any], said: str
+    world: McpService, mode: str, tool: str, args: dict[str, Any], said: str
 ) -> None:
     """The error names the field, and no run is created."""
     key = await world.key()
@@ -244,7 +243,7 @@ async def test_a_call_that_cannot_be_made_fails_and_says_why(
     assert await world.made(key) == []
 
 
-async def test_every_invalid_field_is_named_once(world: World) -> None:
+async def test_every_invalid_field_is_named_once(world: McpService) -> None:
     """The text has no list that only a problem document has."""
     names = ("tokens", "seconds", "steps", "llm_calls", "tool_calls")
     wrong = {f"max_{name}": -1 for name in names}
@@ -256,7 +255,7 @@ async def test_every_invalid_field_is_named_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)
-async def test_a_client_gives_the_run_of_an_agent_a_budget(world: World, mode: str) -> None:
+async def test_a_client_gives_the_run_of_an_agent_a_budget(world: McpService, mode: str) -> None:
     """An agent with an input of the same name keeps its input."""
     key, own = await world.key(), {"budget": {"type": "object"}}
     async with world.http(key) as http, world.mcp(key, mode) as client:
@@ -269,15 +268,14 @@ async def test_a_client_gives_the_run_of_an_agent_a_budget(world: World, mode: s
     requests = []
     for run in (limited, buyer):
         assert run is not None
-        stored = await world.api.store.get(RunKey("a", run["run_id"]))
-        assert stored is not None
+        stored = await world.api.stored(run["run_id"], tenant="a")
         requests.append(stored.request)
 
     assert [each.budget.max_tool_calls == 3 for each in requests] == [True, False]
     assert [each.inputs["inputs"].get("budget") for each in requests] == [None, args["budget"]]
 
 
-async def test_a_run_of_another_tenant_is_not_there(world: World) -> None:
+async def test_a_run_of_another_tenant_is_not_there(world: McpService) -> None:
     """The answer is the same as for a run that does not exist."""
     async with world.mcp(await world.key("a")) as owner, world.mcp(await world.key("b")) as other:
         run = (await owner.call_tool("run_case", NOW)).structured_content
@@ -289,7 +287,7 @@ async def test_a_run_of_another_tenant_is_not_there(world: World) -> None:
     assert text_of(foreign) == text_of(unknown)
 
 
-async def test_a_key_that_may_only_read_makes_no_runs(world: World) -> None:
+async def test_a_key_that_may_only_read_makes_no_runs(world: McpService) -> None:
     """A key with the scope read lists tools and reads runs but cannot create or cancel one."""
     key, reading = await world.key(), await world.key("a", KeyScope.READ)
     async with world.mcp(key) as owner, world.mcp(reading) as client:
@@ -308,7 +306,7 @@ async def test_a_key_that_may_only_read_makes_no_runs(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)
-async def test_without_a_key_nothing_is_answered(world: World, mode: str) -> None:
+async def test_without_a_key_nothing_is_answered(world: McpService, mode: str) -> None:
     """The answer is 401 before the protocol is parsed."""
     await world.key()
     async with world.http({}) as http:
@@ -322,7 +320,7 @@ async def test_without_a_key_nothing_is_answered(world: World, mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)
-async def test_a_client_that_cancels_its_call_cancels_the_run(world: World, mode: str) -> None:
+async def test_a_client_that_cancels_its_call_cancels_the_run(world: McpService, mode: str) -> None:
     """The client closes its connection, or sends the notification of the older protocol."""
     key = await world.key()
     async with world.mcp(key, mode) as client:
@@ -350,7 +348,7 @@ async def send(
     return await http.post("/mcp", json=message, headers=headers)
 
 
-async def test_a_cancel_that_overtakes_its_call_is_kept_for_it(world: World) -> None:
+async def test_a_cancel_that_overtakes_its_call_is_kept_for_it(world: McpService) -> None:
     """The cancel applies only to the request of that session, with that ID and type."""
     key = await world.key()
     call = {"name": "run_case", "arguments": NOW}
@@ -365,7 +363,7 @@ async def test_a_cancel_that_overtakes_its_call_is_kept_for_it(world: World) -> 
 
 @pytest.mark.parametrize("params", [None, [], {}, {"requestId": None}, {"requestId": [1]}])
 async def test_a_cancel_that_names_no_request_stores_nothing(
-    world: World, module_database: psycopg.Connection, params: Any
+    world: McpService, module_database: psycopg.Connection, params: Any
 ) -> None:
     """The notification is accepted like any other."""
     key = await world.key()
@@ -376,7 +374,7 @@ async def test_a_cancel_that_names_no_request_stores_nothing(
     assert module_database.execute("SELECT count(*) FROM runs").fetchone() == (0,)
 
 
-async def test_the_handshake_gives_each_client_a_session_of_its_own(world: World) -> None:
+async def test_the_handshake_gives_each_client_a_session_of_its_own(world: McpService) -> None:
     """Run IDs are derived from the session, so it must be unpredictable."""
     params = {
         "protocolVersion": "2025-06-18",
@@ -401,7 +399,7 @@ async def test_the_handshake_gives_each_client_a_session_of_its_own(world: World
     ],
 )
 async def test_a_body_that_is_no_message_is_refused(
-    world: World, content: bytes, status: int, problem: str
+    world: McpService, content: bytes, status: int, problem: str
 ) -> None:
     """The rules of all other routes apply."""
     async with world.http(await world.key()) as http:
@@ -412,7 +410,7 @@ async def test_a_body_that_is_no_message_is_refused(
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
-async def test_only_post_is_served(world: World, method: str) -> None:
+async def test_only_post_is_served(world: McpService, method: str) -> None:
     """The server offers no stream to open and no session to delete."""
     async with world.http(await world.key()) as http:
         answer = await http.request(method, "/mcp", headers=ACCEPT)
@@ -420,7 +418,7 @@ async def test_only_post_is_served(world: World, method: str) -> None:
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-async def test_a_method_that_is_unknown_is_an_error_of_the_protocol(world: World) -> None:
+async def test_a_method_that_is_unknown_is_an_error_of_the_protocol(world: McpService) -> None:
     """The error has the JSON-RPC code for unknown methods."""
     async with world.http(await world.key()) as http:
         answer = await send(http, "no/such/method", {}, id=1)
@@ -429,7 +427,7 @@ async def test_a_method_that_is_unknown_is_an_error_of_the_protocol(world: World
 
 
 async def test_a_call_that_breaks_the_service_says_nothing_of_the_reason(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: McpService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason appears only in the log."""
 

@@ -1,10 +1,9 @@
 """Callers use configured models only, and known prices wherever a quota limits cost."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
@@ -14,17 +13,13 @@ from tests.support.tenants import OPERATOR_KEY, Tenants, open_tenants
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tenants(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[Tenants]:
-    """Run a service whose small model has no known price."""
+@pytest.fixture(scope="module")
+def sections(running_provider: FakeProvider) -> Mapping[str, Any]:
+    """Use a small model that has no known price."""
     small = SmallModelSettings(
         provider="openai", base_url=running_provider.openai_url, model="fake-small"
     )
-    models = ModelsSettings(small=small)
-    async with open_tenants(module_database_url, executes=True, models=models) as tenants:
-        yield tenants
+    return {"models": ModelsSettings(small=small)}
 
 
 def agent(**model: Any) -> dict[str, Any]:

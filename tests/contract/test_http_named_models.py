@@ -22,7 +22,7 @@ ANSWER = Step(text="done", tokens_in=100, tokens_out=10)
 
 
 @dataclass(frozen=True)
-class World:
+class NamedModels:
     """A service with named models of two providers that use different protocols."""
 
     tenants: Tenants
@@ -74,18 +74,20 @@ def price(usd_in: int, usd_out: int) -> dict[str, int]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def started(module_database_url: str, running_provider: FakeProvider) -> AsyncIterator[World]:
+async def started(
+    module_database_url: str, running_provider: FakeProvider
+) -> AsyncIterator[NamedModels]:
     async with FakeProvider() as other:
         models = settings(running_provider.openai_url, other.url)
         retry = RetrySettings(max_retries=1, base_seconds=0.0)
         async with open_tenants(
             module_database_url, executes=True, models=models, retry=retry
         ) as tenants:
-            yield World(tenants, running_provider, other)
+            yield NamedModels(tenants, running_provider, other)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def world(started: World) -> World:
+async def world(started: NamedModels) -> NamedModels:
     """Run the service with providers that have no recorded requests."""
     for provider in (started.openai, started.anthropic):
         await provider.reset()
@@ -103,7 +105,7 @@ def agent(**model: Any) -> dict[str, Any]:
 )
 @pytest.mark.req("cw/14.priced")
 async def test_a_named_model_answers_at_its_own_price(
-    world: World, name: str, provider: str, model: str, dollars: float
+    world: NamedModels, name: str, provider: str, model: str, dollars: float
 ) -> None:
     """Trace, usage and result name the model that answered, in either protocol."""
     run = await world.run({"agent": agent(name=name)})
@@ -125,7 +127,7 @@ async def test_a_named_model_answers_at_its_own_price(
 )
 @pytest.mark.req("cw/14.priced")
 async def test_a_named_model_counts_for_the_tier_that_uses_it(
-    world: World, model: dict[str, Any], small: int
+    world: NamedModels, model: dict[str, Any], small: int
 ) -> None:
     """Another model counts only towards the total of all models."""
     run = await world.run({"agent": agent(**model)})
@@ -136,7 +138,7 @@ async def test_a_named_model_counts_for_the_tier_that_uses_it(
 
 
 @pytest.mark.req("cw/14.priced")
-async def test_max_llm_calls_limits_all_models_together(world: World) -> None:
+async def test_max_llm_calls_limits_all_models_together(world: NamedModels) -> None:
     """A graph with two models is halted after one call."""
     steps = [
         {"id": "one", "type": "llm", "data": {"prompt": "1?", "model": {"name": "dear"}}},
@@ -152,7 +154,7 @@ async def test_max_llm_calls_limits_all_models_together(world: World) -> None:
     assert enough["status"] == "completed"
 
 
-async def test_options_stand_in_their_own_object(world: World) -> None:
+async def test_options_stand_in_their_own_object(world: NamedModels) -> None:
     """Options from an agent, a step or a request reach the provider."""
     model = {"name": "sure", "options": {"temperature": 0.5, "max_output_tokens": 77}}
     step = {"id": "s", "type": "llm", "data": {"prompt": "?", "model": model}}
@@ -188,7 +190,7 @@ def graph_of(step: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 async def test_a_name_or_a_tier_without_a_model_is_422(
-    world: World, body: dict[str, Any], field: str, said: str
+    world: NamedModels, body: dict[str, Any], field: str, said: str
 ) -> None:
     """The error names the field and says which configuration is missing or allowed."""
     [error] = await world.refused({"kind": "agent", "input": "?", **body})
@@ -197,14 +199,16 @@ async def test_a_name_or_a_tier_without_a_model_is_422(
     assert said in error["message"]
 
 
-async def test_the_model_of_a_request_replaces_one_that_is_not_configured(world: World) -> None:
+async def test_the_model_of_a_request_replaces_one_that_is_not_configured(
+    world: NamedModels,
+) -> None:
     """Only the model that is used must exist."""
     run = await world.run({"agent": agent(name="nope"), "model": {"name": "fast"}})
 
     assert run["status"] == "completed"
 
 
-async def test_an_option_in_two_places_is_422(world: World) -> None:
+async def test_an_option_in_two_places_is_422(world: NamedModels) -> None:
     """The service has no precedence rule for the two places."""
     twice = agent(name="dear", temperature=1, options={"temperature": 0})
 
@@ -214,7 +218,7 @@ async def test_an_option_in_two_places_is_422(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [503, 401])
-async def test_a_fallback_answers_when_its_model_cannot(world: World, status: int) -> None:
+async def test_a_fallback_answers_when_its_model_cannot(world: NamedModels, status: int) -> None:
     """After its retries, or at once where these would not help; each call has its own price."""
     await world.openai.answer_by_default(Step(status=status, text="no"))
 
@@ -235,7 +239,7 @@ async def test_a_fallback_answers_when_its_model_cannot(world: World, status: in
     assert "fake-dear" in models
 
 
-async def test_a_request_that_every_model_would_refuse_has_no_fallback(world: World) -> None:
+async def test_a_request_that_every_model_would_refuse_has_no_fallback(world: NamedModels) -> None:
     """A 400 is no reason to ask another provider."""
     await world.openai.answer_by_default(Step(status=400, text="bad request"))
 
@@ -254,7 +258,7 @@ async def test_a_request_that_every_model_would_refuse_has_no_fallback(world: Wo
     ],
 )
 async def test_limits_hold_over_fallbacks(
-    world: World, budget: dict[str, Any], dimension: str | None, asked: int
+    world: NamedModels, budget: dict[str, Any], dimension: str | None, asked: int
 ) -> None:
     """A fallback is an attempt at its own price, and no further logical call."""
     await world.openai.answer_by_default(BUSY)
@@ -268,7 +272,7 @@ async def test_limits_hold_over_fallbacks(
 @pytest.mark.req("cw/14.priced")
 @pytest.mark.parametrize("name", ["unpriced", "sure"])
 async def test_a_run_with_a_limit_of_cost_uses_models_of_known_price_alone(
-    world: World, name: str
+    world: NamedModels, name: str
 ) -> None:
     """Models without a known price are used neither first nor as a fallback."""
     await world.openai.script("", [BUSY], model="fake-sure", repeat_last=True)
@@ -282,7 +286,7 @@ async def test_a_run_with_a_limit_of_cost_uses_models_of_known_price_alone(
     assert asked.count("fake-unpriced") == 1
 
 
-async def test_the_catalogue_lists_models_by_name(world: World) -> None:
+async def test_the_catalogue_lists_models_by_name(world: NamedModels) -> None:
     """Each entry shows its capabilities, and a tier without a model is absent."""
     listed = (await world.tenants.ask("a", "GET", "/models")).json()["models"]
 
@@ -293,13 +297,13 @@ async def test_the_catalogue_lists_models_by_name(world: World) -> None:
     assert "k-dear" not in str(listed)
 
 
-async def restrict(world: World, tenant: str, *models: str) -> None:
+async def restrict(world: NamedModels, tenant: str, *models: str) -> None:
     body = {"models": list(models)}
     answer = await world.tenants.client.put(f"/quotas/{tenant}", json=body, headers=OPERATOR)
     assert (answer.status_code, answer.json().get("models")) == (200, list(models))
 
 
-async def test_a_quota_restricts_the_models_of_a_tenant(world: World) -> None:
+async def test_a_quota_restricts_the_models_of_a_tenant(world: NamedModels) -> None:
     """Other models are 422 with their place, and fallbacks that are not allowed are skipped."""
     await restrict(world, "kept", "small", "unpriced")
     step = {"id": "s", "type": "llm", "data": {"prompt": "?", "model": {"name": "dear"}}}
@@ -322,7 +326,9 @@ async def test_a_quota_restricts_the_models_of_a_tenant(world: World) -> None:
     assert await world.anthropic.arrivals() == []
 
 
-async def test_a_schedule_that_names_a_model_that_is_not_allowed_is_refused(world: World) -> None:
+async def test_a_schedule_that_names_a_model_that_is_not_allowed_is_refused(
+    world: NamedModels,
+) -> None:
     """The error names the place inside its run, and nothing is stored."""
     await restrict(world, "timed", "fast")
     step = {"id": "s", "type": "llm", "data": {"prompt": "?", "model": {"name": "dear"}}}
@@ -339,7 +345,9 @@ async def test_a_schedule_that_names_a_model_that_is_not_allowed_is_refused(worl
     assert made.status_code == 201  # 200 if one of them had been stored
 
 
-async def test_a_thread_that_names_a_model_that_is_not_allowed_is_refused(world: World) -> None:
+async def test_a_thread_that_names_a_model_that_is_not_allowed_is_refused(
+    world: NamedModels,
+) -> None:
     """This also covers agents among the tools and agents in a message."""
     await restrict(world, "talks", "fast")
     dear, fast = agent(name="dear"), agent(name="fast")
@@ -359,7 +367,7 @@ async def test_a_thread_that_names_a_model_that_is_not_allowed_is_refused(world:
     assert (made.status_code, fields(refused)) == (201, ["agent.model.name"])
 
 
-async def test_an_answer_of_a_thread_names_the_model_that_gave_it(world: World) -> None:
+async def test_an_answer_of_a_thread_names_the_model_that_gave_it(world: NamedModels) -> None:
     """The message names the fallback or other agent's model that gave the reply."""
     body = {"thread_id": "named", "agent": agent(name="fast")}
     await world.tenants.ask("a", "POST", "/threads", body)
@@ -378,7 +386,7 @@ async def test_an_answer_of_a_thread_names_the_model_that_gave_it(world: World) 
     assert [message["model"] for message in whole] == [None] * 4
 
 
-async def test_a_request_that_is_repeated_is_answered_as_before(world: World) -> None:
+async def test_a_request_that_is_repeated_is_answered_as_before(world: NamedModels) -> None:
     """A repeated request gets its first answer even after the quota has changed."""
     sent = {"kind": "agent", "agent": agent(name="dear"), "input": "?", "run_id": "again"}
     first = await world.tenants.ask("narrowed", "POST", "/runs", sent)
@@ -393,7 +401,7 @@ async def test_a_request_that_is_repeated_is_answered_as_before(world: World) ->
     assert missing.status_code == 404
 
 
-async def test_a_quota_without_the_small_model_allows_no_cases(world: World) -> None:
+async def test_a_quota_without_the_small_model_allows_no_cases(world: NamedModels) -> None:
     """A case needs the small model first."""
     await restrict(world, "no-cases", "dear")
 
@@ -402,7 +410,7 @@ async def test_a_quota_without_the_small_model_allows_no_cases(world: World) -> 
     assert fields(answer) == ["kind"]
 
 
-async def test_a_quota_names_configured_models(world: World) -> None:
+async def test_a_quota_names_configured_models(world: NamedModels) -> None:
     """Another name gets a 422 with its place."""
     body = {"models": ["fast", "nope"]}
     answer = await world.tenants.client.put("/quotas/x", json=body, headers=OPERATOR)

@@ -12,9 +12,9 @@ import pytest_asyncio
 
 from caseworker.platform.caller import OPERATOR, KeyScope
 from caseworker.runs.quotas import Quota
-from caseworker.runs.service import RunService
 from tests.support.api import Api, client_of
 from tests.support.limits import store_limits
+from tests.support.runs import run_service
 from tests.support.threads import ThreadClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -123,7 +123,7 @@ async def test_a_full_queue_and_a_repeated_request_say_what_is_left_of_the_rate(
     """Both answers have the rate headers; the full queue also gives a retry delay."""
     await api.quotas.put("default", Quota(max_runs_per_minute=60))
     store = replace(api.store, limits=store_limits(max_queued=1))
-    async with client_of(api.app(RunService(store, executor=None, settle_seconds=0.5))) as client:
+    async with client_of(api.app(run_service(store))) as client:
         await client.post("/runs", json=CASE | {"run_id": "case-1"})
         refused = await client.post("/runs", json=CASE | {"run_id": "refused"})
         repeated = await client.post("/runs", json=CASE | {"run_id": "case-1"})

@@ -19,8 +19,8 @@ import requests
 from caseworker.features.access import authentication
 from caseworker.platform.http import protocol
 from caseworker.platform.http.protocol import MAX_DROPPED_BYTES, BoundedProtocol
-from tests.contract.test_http_credentials import routes_of
 from tests.support.api import Api
+from tests.support.asgi_calls import routes_of
 from tests.support.limits import api_limits
 from tests.support.served import Served, served
 from tests.support.stores import eventually

@@ -1,26 +1,16 @@
 """A definition that a process has prepared before is not read again, but never outdated."""
 
-from collections.abc import AsyncIterator
 from unittest.mock import AsyncMock, patch
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from caseworker.runs.postgres.definitions import PostgresDefinitions
-from caseworker.runs.run import RunKey
-from tests.support.api import Api, client_of
+from tests.support.api import Api
 from tests.support.graph_documents import flat
 from tests.support.graph_requests import fields, register
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(api: Api) -> AsyncIterator[httpx.AsyncClient]:
-    """Return a client of a service that queues its runs."""
-    async with client_of(api.app()) as client:
-        yield client
 
 
 async def post(client: httpx.AsyncClient, version: int | None = None) -> httpx.Response:
@@ -36,8 +26,7 @@ async def version_of(client: httpx.AsyncClient, version: int | None = None) -> i
 
 async def steps_of(api: Api, posted: httpx.Response) -> list[str]:
     """Return the IDs of the steps that a run will execute."""
-    run = await api.store.get(RunKey("default", posted.json()["run_id"]))
-    assert run is not None
+    run = await api.stored(posted.json()["run_id"])
     return [step["id"] for step in (run.request.graph or {})["steps"]]
 
 

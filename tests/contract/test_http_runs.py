@@ -15,6 +15,7 @@ from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.run import FinishRun, RunKey, RunStatus
 from tests.support.api import Api, client_of
+from tests.support.graph_requests import problem_of
 from tests.support.limits import api_limits
 from tests.support.stores import eventually
 
@@ -68,11 +69,6 @@ async def exists(client: httpx.AsyncClient, path: str) -> bool:
     return (await client.get(path)).is_success
 
 
-def problem_of(answer: httpx.Response) -> str:
-    assert answer.headers["content-type"] == "application/problem+json"
-    return str(answer.json()["type"]).rpartition(":")[2]
-
-
 @pytest.mark.req("card/post")
 async def test_a_posted_run_is_accepted_and_can_be_read(client: httpx.AsyncClient) -> None:
     """The answer is 202 with a location, and reading that location returns the same run."""
@@ -107,9 +103,8 @@ async def test_a_case_carries_all_that_it_may_carry(client: httpx.AsyncClient, a
 
     posted = await client.post("/runs", json=body)
 
-    run = await api.store.get(RunKey("default", "case-1"))
+    run = await api.stored("case-1")
     assert posted.status_code == 202
-    assert run is not None
     request = run.request
     assert (request.expected_tools, request.gold_answer) == (("calculator",), "4")
     assert (request.mode, request.seed, request.timezone) == ("fallback_only", 7, "Europe/Paris")

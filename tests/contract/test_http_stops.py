@@ -9,9 +9,9 @@ import pytest
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, FinishRun, RunKey, RunStatus
-from caseworker.runs.service import RunService
 from tests.support.api import Api, client_of
 from tests.support.limits import store_limits
+from tests.support.runs import run_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -164,7 +164,7 @@ async def test_a_receipt_names_the_calls_that_had_begun(
 async def test_only_so_many_stops_wait_for_runs_that_do_not_exist(api: Api) -> None:
     """Further requests get a 429 with Retry-After; a pending one may be repeated."""
     store = replace(api.store, limits=store_limits(max_pending_cancels=2))
-    async with client_of(api.app(RunService(store, executor=None, settle_seconds=0.5))) as client:
+    async with client_of(api.app(run_service(store))) as client:
         for run_id in ("a", "b", "a", "b"):
             assert (await client.delete(f"/runs/{run_id}")).status_code == 202
 

@@ -25,6 +25,7 @@ from caseworker.runs.ports import Accepted, RunStore
 from caseworker.runs.run import NewRun, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.api import Api
+from tests.support.runs import run_service
 from tests.support.stores import new_run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -41,7 +42,7 @@ class Opened:
 
     @property
     def chats(self) -> Chats:
-        return Chats(self.threads, RunService(self.runs, executor=None, settle_seconds=0.5))
+        return Chats(self.threads, run_service(self.runs))
 
     async def begin(self, thread_id: str = "t", tenant: str = MINE, **more: Any) -> Thread:
         stored, _ = await self.threads.create(thread(thread_id, tenant, **more))

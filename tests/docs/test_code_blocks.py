@@ -58,9 +58,9 @@ ELSEWHERE = {
     ("docs/clients.md", "ts"): "tests/contract/test_generated_clients.py",
     ("docs/security.md", "sql"): "tests/integration/postgres/test_tenants_apart.py",
     ("examples/README.md", "text"): "tests/acceptance/test_examples.py",
-    ("docs/frameworks/README.md", "text"): "tests/acceptance/test_external_examples.py",
+    ("docs/frameworks/README.md", "text"): "tests/acceptance/external/test_examples.py",
     **{
-        (str(page.relative_to(ROOT)), "diff"): "tests/acceptance/test_external_examples.py"
+        (str(page.relative_to(ROOT)), "diff"): "tests/acceptance/external/test_examples.py"
         for page in ROOT.glob("docs/frameworks/*.md")
     },
 }

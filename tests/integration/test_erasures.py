@@ -11,7 +11,7 @@ from psycopg import sql
 
 from caseworker.features.erasure import erasing
 from caseworker.settings.schema import WebhookSettings
-from tests.integration.postgres.test_tenants_apart import OTHERS, rows_of_two_tenants
+from tests.integration.postgres.two_tenants import OTHERS, rows_of_two_tenants
 from tests.support.tenant_requests import GRAPH, changes, plant
 from tests.support.tenants import OPERATOR_KEY, Tenants, open_tenants
 

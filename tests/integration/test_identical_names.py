@@ -30,14 +30,20 @@ from caseworker.main.features import DROPS
 from caseworker.models.ports import RateLimit
 from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.runs.ports import JournalWrite, LateResult
-from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery
+from caseworker.runs.postgres.workers import PostgresWorkers
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import EventRecord, Run, RunKey
 from caseworker.settings.schema import Settings
 from tests.support.api import Api, client_of
 from tests.support.artifacts import LIMITS, new_artifact
 from tests.support.database import TestServer
-from tests.support.stores import end_of, ended_nowhere, graph_with_calls, new_run, records_of
+from tests.support.stores import (
+    end_of,
+    graph_with_calls,
+    new_run,
+    records_of,
+    recovery_of,
+)
 from tests.support.tenant_requests import GRAPH, GRAPHS, PLANTED, changes, named
 from tests.support.tenants import OPERATOR_KEY, Tenants, said
 
@@ -362,14 +368,7 @@ async def beats(side: Side) -> Any:
 
 async def recovers(side: Side) -> Any:
     """Recover all runs, as one process does for all tenants."""
-    recovery = StaleRunRecovery(
-        engines=side.api.parts.engines,
-        interval_seconds=1,
-        stale_seconds=3600,
-        max_attempts=3,
-        end=ended_nowhere,
-    )
-    await recovery.recover()
+    await recovery_of(side.api.parts, stale_seconds=3600).recover()
 
 
 def drops(record: str) -> Step:

@@ -25,15 +25,14 @@ from caseworker.models.pricing import no_list_price
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import EventRecord, RunKind, RunRequest
 from caseworker.runs.service import whole_events, whole_run
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.property.interrupted_run import InterruptedRun
 from tests.support.limits import retry_policy, tier_model, tool_dispatch
+from tests.support.runs import KEY
 from tests.support.seeded_loop import Story, run
-from tests.unit.runs.world import KEY, Process
 
 WORDS = ("so", "what", "we", "were", "asked", "to", "find", "came", "as", "promised")
 MOST_TURNS = 5
@@ -177,8 +176,8 @@ class Tale(InterruptedRun):
         step = {"id": "a", "type": "agent", "data": {"agent": agent}}
         return {"steps": [step], "edges": []}
 
-    def prepare(self, process: Process) -> None:
-        """Prepare a process: its graph, tools and model."""
+    def nodes(self) -> dict[str, Any]:
+        """Return the nodes, tools and model of a process."""
         tools = ToolRegistry(
             [
                 Outside("reads", self, parallel_safe=True),
@@ -191,8 +190,7 @@ class Tale(InterruptedRun):
             dict.fromkeys(Tier, model), no_list_price, retry_policy(max_retries=0)
         )
         catalog = NodeCatalog([agent_type(agents, ("reads", "writes"))])
-        process.executor._graphs = RunGraphs(catalog)
-        process.executor._services = {ModelGateway: gateway}
+        return {"catalog": catalog, "services": {ModelGateway: gateway}}
 
 
 def told(seed: int, *, before_step: int | None = None, losses: int = 1) -> tuple[Tale, Story[None]]:

@@ -13,7 +13,7 @@ from tests.property.resumed_stories import LOOK_ON_SECONDS, Tale
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import violations
 from tests.support.memory_rows import journal_of
-from tests.unit.runs.world import KEY
+from tests.support.runs import KEY
 
 SAME = ("node_id", "parent_id", "kind", "name", "status", "model", "retries_used")
 """The fields of a node that a fork keeps unchanged."""

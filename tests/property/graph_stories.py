@@ -57,7 +57,7 @@ class Plan:
     doings: Mapping[str, Doing]
     limits: Mapping[str, Mapping[str, Any]]
 
-    def prepared(self, world: "World") -> PreparedGraph:
+    def prepared(self, world: "PlannedRun") -> PreparedGraph:
         steps = {
             step.id: PreparedStep(
                 step=step,
@@ -70,7 +70,7 @@ class Plan:
 
 
 @dataclass
-class World:
+class PlannedRun:
     """One run of one plan, with everything observed."""
 
     plan: Plan
@@ -167,11 +167,11 @@ class World:
         await asyncio.sleep(100)  # let abandoned work finish
 
 
-def world_of(seed: int) -> World:
+def world_of(seed: int) -> PlannedRun:
     """Draw a run from a seed."""
     draw = random.Random(seed)
     plan = _plan(draw, draw.randint(1, MAX_STEPS), depth=0)
-    return World(
+    return PlannedRun(
         plan=plan,
         budget=Budget(
             max_steps=draw.choice([None, None, draw.randint(0, 40)]),
@@ -183,7 +183,7 @@ def world_of(seed: int) -> World:
     )
 
 
-def told(seed: int) -> tuple[World, Story[None]]:
+def told(seed: int) -> tuple[PlannedRun, Story[None]]:
     """Play the run of a seed."""
     world = world_of(seed)
     return world, run(world.play, seed)

@@ -9,11 +9,7 @@ from typing import Any
 from caseworker.runs.run import NewRun, Run, RunRequest
 from tests.support.crashing_wire import RefusingJournals
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.world import KEY, Process, database, loop
-
-
-async def _none(context: Any) -> None:
-    raise AssertionError
+from tests.support.runs import KEY, RunProcess, database, loop
 
 
 @dataclass
@@ -24,7 +20,7 @@ class InterruptedRun(ABC):
     losses: int = 1
     """The number of processes to interrupt."""
     store: MemoryRuns = field(init=False)
-    processes: list[Process] = field(default_factory=list)
+    processes: list[RunProcess] = field(default_factory=list)
     made: list[tuple[str, int]] = field(default_factory=list)
     """Every external call, with the number of the process that made it."""
     ended_before: list[frozenset[str]] = field(default_factory=list)
@@ -35,15 +31,14 @@ class InterruptedRun(ABC):
     final: Run = field(init=False)
 
     @abstractmethod
-    def prepare(self, process: Process) -> None:
-        """Prepare the graph that a process executes."""
+    def nodes(self) -> dict[str, Any]:
+        """Return the catalog and the services of a process, as :class:`RunProcess` takes them."""
 
-    def process(self) -> Process:
+    def process(self) -> RunProcess:
         """Return another process that executes runs."""
         name = f"p{len(self.processes) + 1}"
         journals = RefusingJournals(self.store, f"{self.seed} {name}")
-        process = Process(_none, self.store, journals, name)
-        self.prepare(process)
+        process = RunProcess(store=self.store, name=name, journals=journals, **self.nodes())
         self.processes.append(process)
         return process
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 from caseworker.runs.run import TERMINAL, Run, RunKey, RunStatus
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import regressions, unlike_journal, violations
-from tests.support.virtual_cluster import DEAREST, HEARTBEAT_SECONDS, Cluster
+from tests.support.runs import HEARTBEAT_SECONDS
+from tests.support.virtual_cluster import DEAREST, Cluster
 from tests.support.virtual_database import SLOWEST_SECONDS
 
 ALLOWED_SECONDS = 0.1 + SLOWEST_SECONDS

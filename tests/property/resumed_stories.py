@@ -16,12 +16,11 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.driver import GraphExecution
-from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import RunKind, RunRequest
 from tests.property.graph_stories import Doing, Plan, StepFailedError, world_of
 from tests.property.interrupted_run import InterruptedRun
+from tests.support.runs import answering, call
 from tests.support.seeded_loop import run
-from tests.unit.runs.world import Process, answering, call
 
 LOOK_ON_SECONDS = 200
 
@@ -76,10 +75,10 @@ class Tale(InterruptedRun):
         self.ended = True
         await asyncio.sleep(LOOK_ON_SECONDS)
 
-    def prepare(self, process: Process) -> None:
-        """Prepare the plan that a process executes."""
+    def nodes(self) -> dict[str, Any]:
+        """Return the plan that a process executes."""
         catalog: Any = SimpleNamespace(prepare=lambda graph, graph_id: self.plan.prepared(self))  # type: ignore[arg-type]
-        process.executor._graphs = RunGraphs(catalog)
+        return {"catalog": catalog}
 
 
 def _attempt(path: str) -> int:

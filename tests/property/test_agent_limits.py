@@ -14,7 +14,7 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.report import GraphOutcome
 from caseworker.models.ports import ModelReply, ModelRequest, TokenUsage
 from tests.unit.nodes.agent.world import agent, asking, result, wants
-from tests.unit.nodes.world import World
+from tests.unit.nodes.world import NodeRun
 
 _LIMITS = {
     "llm_calls": 1,
@@ -89,8 +89,8 @@ _PLANS = st.builds(
 )
 
 
-def _played(plan: Plan, budget: Budget, reserve: int) -> tuple[World, GraphOutcome]:
-    here = World(small=Model(plan), budget=budget, wrap_up_reserve=reserve)  # type: ignore[arg-type]
+def _played(plan: Plan, budget: Budget, reserve: int) -> tuple[NodeRun, GraphOutcome]:
+    here = NodeRun(small=Model(plan), budget=budget, wrap_up_reserve=reserve)  # type: ignore[arg-type]
 
     async def play() -> GraphOutcome:
         limits = {"max_turns": None}

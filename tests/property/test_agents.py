@@ -25,9 +25,9 @@ from tests.support.graph_invariants import (
     violations,
 )
 from tests.support.memory_rows import journal_of
+from tests.support.runs import KEY, loop
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
-from tests.unit.runs.world import KEY, loop
 
 _LETTERS = {
     "turn_start": "<",

@@ -70,7 +70,7 @@ def some_call(chance: Random, *, nested: bool = False) -> Call:
 
 
 @dataclass
-class World:
+class ScopeTree:
     """A tree of scopes, and a record of its events."""
 
     scopes: list[Scope] = field(default_factory=list)
@@ -115,10 +115,10 @@ class World:
         assert by.usage.of(dimension) + call.asks[dimension] > by.limits[dimension]
 
 
-def play(seed: int) -> World:
+def play(seed: int) -> ScopeTree:
     """Run all lanes; the loop raises if they deadlock."""
     chance = Random(seed)
-    world = World(some_tree(chance))
+    world = ScopeTree(some_tree(chance))
     lanes = [
         [some_call(chance) for _ in range(chance.randint(1, 4))]
         for _ in range(chance.randint(1, 8))

@@ -12,9 +12,9 @@ from tests.property.forked_stories import changed, ended_well, expected
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import unasked_calls, violations
 from tests.support.memory_rows import journal_of
+from tests.support.runs import KEY
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
-from tests.unit.runs.world import KEY
 
 
 class Forks:

@@ -11,7 +11,7 @@ from caseworker.core.graph.graph import Edge
 from caseworker.core.graph.topology import Topology
 from caseworker.engine.events import STEP_SKIPPED, STEP_STARTED, Event
 from caseworker.engine.report import GraphOutcome
-from tests.property.graph_stories import GRACE_SECONDS, Plan, World, told, world_of
+from tests.property.graph_stories import GRACE_SECONDS, Plan, PlannedRun, told, world_of
 from tests.support.graph_invariants import violations
 from tests.support.memory_rows import STEP_ENDS
 from tests.support.seeded_loop import run
@@ -77,7 +77,7 @@ def test_a_cancel_at_every_step_of_the_loop_ends_the_run(seed: int) -> None:
     for before in range(0, steps, max(1, steps // 150)):
         world = world_of(seed)
 
-        def strike(world: World = world) -> None:
+        def strike(world: PlannedRun = world) -> None:
             world.token.cancel()
 
         story = run(world.play, seed, interrupt=strike, before_step=before)
@@ -85,7 +85,7 @@ def test_a_cancel_at_every_step_of_the_loop_ends_the_run(seed: int) -> None:
         assert list(problems(world)) == []
 
 
-def problems(world: World) -> Iterator[str]:
+def problems(world: PlannedRun) -> Iterator[str]:
     """Yield each promise that the engine has violated."""
     yield from violations(world.trace.snapshot())
     yield from _order_problems(world, world.plan, "")
@@ -94,7 +94,7 @@ def problems(world: World) -> Iterator[str]:
     yield from _end_problems(world)
 
 
-def _order_problems(world: World, plan: Plan, prefix: str) -> Iterator[str]:
+def _order_problems(world: PlannedRun, plan: Plan, prefix: str) -> Iterator[str]:
     """Yield each step that started before its inputs, or without any."""
     topology = Topology(plan.graph)
     at = {event.step_id: place for place, event in _firsts(world, STEP_STARTED)}
@@ -113,24 +113,24 @@ def _order_problems(world: World, plan: Plan, prefix: str) -> Iterator[str]:
             yield from _order_problems(world, doing.inner, f"{prefix}{step_id}/")
 
 
-def _live(world: World, plan: Plan, prefix: str, edge: Edge) -> bool:
+def _live(world: PlannedRun, plan: Plan, prefix: str, edge: Edge) -> bool:
     doing, path = plan.doings[edge.source], prefix + edge.source
     if any(e.data.get("recovered_by") for e in world.events if e.step_id == path):
         return edge.source_handle == "default"
     return edge.source_handle in doing.produces
 
 
-def _firsts(world: World, kind: str) -> Iterator[tuple[int, Event]]:
+def _firsts(world: PlannedRun, kind: str) -> Iterator[tuple[int, Event]]:
     for place, event in reversed(list(enumerate(world.events))):
         if event.type == kind:
             yield place, event
 
 
-def _lasts(world: World, kinds: set[str]) -> Iterator[tuple[int, Event]]:
+def _lasts(world: PlannedRun, kinds: set[str]) -> Iterator[tuple[int, Event]]:
     return ((place, event) for place, event in enumerate(world.events) if event.type in kinds)
 
 
-def _event_problems(world: World) -> Iterator[str]:
+def _event_problems(world: PlannedRun) -> Iterator[str]:
     """Yield each step that did not start once and end once."""
     starts = Counter(e.step_id for e in world.events if e.type == STEP_STARTED)
     ends = Counter(e.step_id for e in world.events if e.type in STEP_ENDS)
@@ -145,7 +145,7 @@ def _event_problems(world: World) -> Iterator[str]:
             yield f"{path} was skipped and started"
 
 
-def _budget_problems(world: World) -> Iterator[str]:
+def _budget_problems(world: PlannedRun) -> Iterator[str]:
     budget, usage = world.budget, world.scope.usage
     started = sum(event.type == STEP_STARTED for event in world.events)
     if usage.of(Dimension.STEPS) != started:
@@ -167,7 +167,7 @@ def _widths(plan: Plan) -> Iterator[int]:
             yield from _widths(doing.inner)
 
 
-def _end_problems(world: World) -> Iterator[str]:
+def _end_problems(world: PlannedRun) -> Iterator[str]:
     """Yield each conflict between the ends of run and steps, and each late end."""
     outcome = world.outcome
     statuses = {step_id: report.status for step_id, report in outcome.steps.items()}
@@ -187,7 +187,7 @@ def _has(outcome: GraphOutcome, status: StepStatus) -> bool:
     return any(report.status is status for report in outcome.steps.values())
 
 
-def _kinds(world: World) -> Iterator[str]:
+def _kinds(world: PlannedRun) -> Iterator[str]:
     outcome = world.outcome
     if outcome.stop is not None:
         yield outcome.stop.cause.dimension or outcome.stop.cause.kind.value

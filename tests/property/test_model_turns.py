@@ -23,8 +23,8 @@ from caseworker.engine.call import Reply, Spent
 from caseworker.models.ports import RateLimit
 from caseworker.models.turns import Turns
 from tests.support.memory_rate_limits import MemoryRateLimits
-from tests.support.seeded_loop import SeededLoop, run
-from tests.unit.engine.gateway import Gateway, now
+from tests.support.seeded_loop import SeededLoop, now, run
+from tests.unit.engine.gateway import Gateway
 
 LIMIT = RateLimit(model="m", requests_per_minute=60, tokens_per_minute=6000)
 LITTLE = Budget(max_tokens=990)
@@ -33,7 +33,7 @@ HELD = 900
 
 
 @dataclass
-class World:
+class SharedModel:
     """Some runs of some tenants whose calls share one model."""
 
     chance: Random
@@ -102,8 +102,8 @@ class World:
         assert now() == until
 
 
-def play(seed: int) -> World:
-    world = World(Random(seed))
+def play(seed: int) -> SharedModel:
+    world = SharedModel(Random(seed))
     story = run(world.play, seed)
     assert story.leftover == ()
     for earlier, later in zip(world.begun, world.begun[1:], strict=False):

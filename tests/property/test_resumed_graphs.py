@@ -11,8 +11,8 @@ from caseworker.runs.run import RunStatus
 from tests.property.resumed_stories import Tale, tale_of, told
 from tests.support.event_log import event_problems
 from tests.support.graph_invariants import unlike_journal, violations
+from tests.support.runs import KEY
 from tests.support.seeds import seeds
-from tests.unit.runs.world import KEY
 
 
 @pytest.mark.req("004/lifecycle", "000/B1", "000/E2")

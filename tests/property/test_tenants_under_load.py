@@ -59,7 +59,7 @@ LATER = {**QUICK, "start_at": "2999-01-01T00:00:00Z"}
 SIZES = st.one_of(st.integers(2, 200_000), st.sampled_from([65_536, 262_144, 300_000, 1_300_000]))
 
 
-class World:
+class LoadedService:
     """A service with small limits, and the loads that are held."""
 
     def __init__(self, tenants: Tenants, server: Served, database_url: str) -> None:
@@ -99,12 +99,12 @@ class World:
         self.talks.clear()
 
 
-Load = Callable[[World, str, str], Awaitable[object]]
+Load = Callable[[LoadedService, str, str], Awaitable[object]]
 """A load of a tenant, on another tenant whose name is the last argument."""
 
 
 def runs(body: dict[str, Any], count: int, *, wait: bool = False) -> Load:
-    async def load(world: World, mine: str, other: str) -> None:
+    async def load(world: LoadedService, mine: str, other: str) -> None:
         headers = {"prefer": "wait=30"} if wait else {}
         for _ in range(count):
             named = {"run_id": f"{MARK}-{next(world.numbers)}", "metadata": {"mark": MARK}}
@@ -118,7 +118,7 @@ def runs(body: dict[str, Any], count: int, *, wait: bool = False) -> Load:
 
 
 def streams(count: int) -> Load:
-    async def load(world: World, mine: str, other: str) -> None:
+    async def load(world: LoadedService, mine: str, other: str) -> None:
         run_id = f"{MARK}-streamed"
         await world.ask(mine, "POST", "/runs", {**WAITS, "run_id": run_id})
         for _ in range(count):
@@ -131,7 +131,7 @@ def streams(count: int) -> Load:
 
 
 def bodies(size: int, count: int) -> Load:
-    async def load(world: World, mine: str, other: str) -> None:
+    async def load(world: LoadedService, mine: str, other: str) -> None:
         for _ in range(count):
             await world.trickle("/runs", world.tenants.keys[mine], size)
 
@@ -139,7 +139,7 @@ def bodies(size: int, count: int) -> Load:
 
 
 def gateway_bodies(size: int, count: int) -> Load:
-    async def load(world: World, mine: str, other: str) -> None:
+    async def load(world: LoadedService, mine: str, other: str) -> None:
         run = await world.ask(mine, "POST", "/runs", {"kind": "external"})
         key = run.json().get("access", {}).get("key", "cwr_x")
         for _ in range(count):
@@ -149,7 +149,7 @@ def gateway_bodies(size: int, count: int) -> Load:
 
 
 def unidentified(size: int, key: str) -> Load:
-    async def load(world: World, mine: str, other: str) -> None:
+    async def load(world: LoadedService, mine: str, other: str) -> None:
         for path in ("/runs", "/gateway/openai/v1/chat/completions", "/mcp", "/nowhere"):
             await world.trickle(path, key, size)
 
@@ -157,7 +157,7 @@ def unidentified(size: int, key: str) -> Load:
 
 
 def many(method: str, path: str, body: Any, *, count: int) -> Load:
-    async def load(world: World, mine: str, other: str) -> None:
+    async def load(world: LoadedService, mine: str, other: str) -> None:
         for _ in range(count):
             name = f"{MARK}-{next(world.numbers)}"
             world.hold(world.ask(mine, method, path.format(name), body))
@@ -211,7 +211,7 @@ def filled(template: str, name: str) -> str:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[World]:
+async def opened(url: str) -> AsyncIterator[LoadedService]:
     """Open a service whose limits are a few requests, runs and streams."""
     ENDS.clear()
     async with (
@@ -229,14 +229,14 @@ async def opened(url: str) -> AsyncIterator[World]:
         ) as tenants,
         served(tenants.app, max_connections=20) as server,
     ):
-        world = World(tenants, server, url)
+        world = LoadedService(tenants, server, url)
         try:
             yield world
         finally:
             await world.clear()
 
 
-async def require_served(world: World, mine: str) -> None:
+async def require_served(world: LoadedService, mine: str) -> None:
     """Make ordinary requests of a tenant; none may be refused, or show another tenant."""
     key, number = world.tenants.keys[mine], next(world.numbers)
     run_id, early = f"run-{number}", f"early-{number}"
@@ -354,7 +354,7 @@ async def test_the_ids_of_another_tenant_are_unknown_on_every_route(database_url
         assert await seen(world) == before
 
 
-async def seen(world: World) -> list[str]:
+async def seen(world: LoadedService) -> list[str]:
     """Return the resources of the first tenant."""
     paths = ("/runs", "/graphs", "/agents", "/threads", "/schedules", "/keys", "/approvals")
     return [said(await world.ask("first", "GET", path), {})[1] for path in paths]

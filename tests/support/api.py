@@ -26,6 +26,7 @@ from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.run import Run, RunKey
 from caseworker.settings.schema import Settings
 from tests.support.limits import SETTINGS, api_limits
 
@@ -49,6 +50,12 @@ class Api(Process):
         self.definitions = cast("PostgresDefinitions", self.services[Definitions].store)
         self.threads = self.services[Chats].store
         self.approval_store: PostgresApprovals = self._approvals
+
+    async def stored(self, run_id: str = "r", *, tenant: str = "default") -> Run:
+        """Return a run as it is stored."""
+        run = await self.store.get(RunKey(tenant, run_id))
+        assert run is not None
+        return run
 
     def app(
         self,

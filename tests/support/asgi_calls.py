@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -107,3 +107,23 @@ async def streamed(
         yield call
     finally:
         await call.hang_up()
+
+
+NOT_OFFERED = ("/gateway/openai{path:path}", "/gateway/anthropic{path:path}")
+"""Routes that answer 404 without a credential, because these paths do not exist."""
+
+Route = tuple[str, str]
+
+
+def routes_of(app: FastAPI, run_id: str) -> Iterator[Route]:
+    """Yield method and path of every route; names of paths are filled in."""
+    names = {"run_id": run_id, "tenant": "one", "version": "1", "key_id": "0" * 16}
+    for route in app.routes:
+        path: str = route.path  # type: ignore[attr-defined]
+        if path in NOT_OFFERED:
+            continue
+        for name in getattr(route, "param_convertors", {}):
+            found = names.get(name, "x")
+            path = path.replace(f"{{{name}:path}}", found).replace(f"{{{name}}}", found)
+        for method in getattr(route, "methods", None) or ("GET", "POST", "PUT", "DELETE"):
+            yield method, path

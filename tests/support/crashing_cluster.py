@@ -18,12 +18,10 @@ from typing import Any, TypeVar
 from caseworker.core.budget.budget import Budget
 from caseworker.engine.approvals import Verdict
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.engine.supervision import Supervisor
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.approvals import Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError
-from caseworker.runs.executor import RunExecutor
-from caseworker.runs.heartbeat import Heartbeat, Loops
+from caseworker.runs.heartbeat import Loops
 from caseworker.runs.run import (
     CallRecord,
     NewRun,
@@ -33,7 +31,6 @@ from caseworker.runs.run import (
     RunRequest,
     RunStatus,
 )
-from caseworker.runs.service import RunService
 from tests.support.crashing_wire import (
     AGAIN_SECONDS,
     FENCE,
@@ -49,6 +46,7 @@ from tests.support.crashing_wire import (
 from tests.support.limits import executor_limits
 from tests.support.memory_approvals import MemoryApprovals
 from tests.support.memory_runs import MemoryRuns
+from tests.support.runs import RunProcess
 from tests.support.seeded_loop import SeededLoop
 
 T = TypeVar("T")
@@ -57,45 +55,35 @@ _KEEPER: Any = SimpleNamespace(sink_of=CallPlace)
 """A substitute for the file store that stores nothing."""
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
-HEARTBEAT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
 """Interval at which processes poll for queued runs and clients poll their runs."""
 MOST_LOSSES = 9
 """More losses than any scenario causes, so that no run fails as lost."""
 
 
-class CrashingProcess:
+class CrashingProcess(RunProcess):
     """A process that executes runs until it crashes."""
 
     def __init__(self, name: str, cluster: "CrashingCluster") -> None:
-        self.name, self.cluster = name, cluster
+        self.cluster = cluster
         self.dead = self.closed = False
         self.tasks: set[asyncio.Task[Any]] = set()
         self._context = copy_context()
         self._context.run(OWNER.set, self)
         self.wire: Any = cluster.wire_type(self)
         approvals: Any = ApprovalWire(self.wire)
-        self.executor = RunExecutor(
-            worker_id=name,
+        super().__init__(
             store=self.wire,
-            journals=self.wire,
             catalog=cluster.catalog,
-            supervisor=Supervisor(grace_seconds=0.5),
+            name=name,
             services=cluster.services,
             artifacts=lambda run, token: _KEEPER,
             approvals=approvals,
             limits=executor_limits(max_runs=1, max_attempts=MOST_LOSSES),
-            clock=cluster.loop.time,
-        )
-        self.service = RunService(self.wire, self.executor, settle_seconds=0.5)
-        self.desk = RunApprovals(approvals)
-        self.heartbeat = Heartbeat(
-            workers=self.wire,
-            store=self.wire,
-            executor=self.executor,
-            interval_seconds=HEARTBEAT_SECONDS,
+            grace_seconds=0.5,
             drain_seconds=60.0,
         )
+        self.desk = RunApprovals(approvals)
         self._loops = Loops()
         self._context.run(self._loops.keep, "heartbeat", self.heartbeat.run)
         self._context.run(self._loops.keep, "queue", self._take_runs)

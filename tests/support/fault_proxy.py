@@ -6,12 +6,16 @@ show that its fault did happen.
 
 import asyncio
 import random
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import httpx
+
+from tests.support.service import ServiceProcess
 
 Upstream = tuple[str, int] | Path
 """The address of the real server: host and port, or a Unix socket."""
@@ -240,3 +244,17 @@ class FaultProxy:
         self.counts.cut += 1
         asyncio.get_running_loop().call_soon(link.drop)  # once these bytes are on their way
         return allowed
+
+
+def address_of(service: ServiceProcess) -> Upstream:
+    url = httpx.URL(service.url)
+    assert url.port is not None
+    return url.host, url.port
+
+
+@asynccontextmanager
+async def proxied(service: ServiceProcess, seed: int = 0) -> AsyncIterator[tuple[FaultProxy, str]]:
+    """Yield a proxy in front of a service, and its URL."""
+    async with FaultProxy(address_of(service), seed=seed) as proxy:
+        host, port = proxy.address
+        yield proxy, f"http://{host}:{port}"

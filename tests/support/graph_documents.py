@@ -64,3 +64,27 @@ def new_graph(
         size_bytes=len(text),
         uses=uses,
     )
+
+
+def llm_step(step_id: str, prompt: str, **more: Any) -> dict[str, Any]:
+    """Return a step that calls the small model."""
+    return {"id": step_id, "type": "llm", "data": {"prompt": prompt}, **more}
+
+
+def flow(source: str, target: str, handle: str) -> dict[str, Any]:
+    return {**edge(source, target, channel="flow"), "target_handle": handle}
+
+
+def map_run(prompt: str, items: int, *, lanes: int) -> dict[str, Any]:
+    """Return a graph that calls the small model for each item of a list, on several lanes."""
+    inner = {"type": "llm", "data": {"prompt": prompt}}
+    data = {"step": inner, "max_parallel": lanes}
+    return {
+        "kind": "graph",
+        "graph": {"steps": [{"id": "m", "type": "map", "data": data}], "edges": []},
+        "inputs": {"default": list(range(items))},
+    }
+
+
+def tool_step(step_id: str, tool: str, **args: Any) -> dict[str, Any]:
+    return {"id": step_id, "type": "tool", "data": {"tool": tool, "args": args}}

@@ -20,3 +20,8 @@ def fields(answer: httpx.Response) -> list[str]:
     """Return the invalid fields of a request."""
     assert (answer.status_code, problem_of(answer)) == (422, "invalid-request")
     return [error["field"] for error in answer.json()["errors"]]
+
+
+def field_messages(answer: httpx.Response) -> dict[str, str]:
+    """Return the messages about the invalid fields of a request, by field."""
+    return dict(zip(fields(answer), (e["message"] for e in answer.json()["errors"]), strict=True))

@@ -1,8 +1,9 @@
 """MCP servers for tests: the hostile one, and configurations for any server."""
 
 import asyncio
+import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,3 +100,19 @@ async def everything(folder: Path) -> AsyncIterator[str]:
     with ChildProcess(command, env={"PORT": "0"}, name="everything") as child:
         port = (await child.json_line("port"))["port"]
         yield f"http://127.0.0.1:{port}/mcp"
+
+
+GENERATIONS = ["auto", "legacy"]
+"""Modes of the MCP client: stateless requests, or the handshake of protocol versions up to 2025."""
+
+
+def hostile_settings(log: Path) -> dict[str, Any]:
+    log.touch()
+    command = ["-m", "tests.support.hostile_mcp", str(log)]
+    env = ["PYTHONPATH", "WITHOUT"]
+    return {"command": sys.executable, "args": command, "env": env, "start_timeout_seconds": 120}
+
+
+def mcp_settings(servers: Mapping[str, Any], **more: str) -> dict[str, str]:
+    text = json.dumps(servers)
+    return {"TOOLS_MCP_SERVERS": text, "PYTHONPATH": str(ROOT), "WITHOUT": "-", **more}

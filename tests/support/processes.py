@@ -294,3 +294,7 @@ def _is_alive(process: psutil.Process) -> bool:
 def _kill_group(leader_pid: int) -> None:
     with suppress(ProcessLookupError):  # everything in it may have ended already
         os.killpg(leader_pid, signal.SIGKILL)
+
+
+def caseworker(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run_caseworker(*arguments, env=variables)

@@ -5,9 +5,11 @@ reviewers the effect of a migration.
 """
 
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 
 import psycopg
+from alembic.script import ScriptDirectory
 
 from tests.support.database import open_server
 
@@ -69,3 +71,9 @@ if __name__ == "__main__":
         server.database() as url,
     ):
         EXPECTED.write_text("\n".join(schema_of(url)) + "\n")
+
+
+def revisions() -> list[str]:
+    """Return all revisions, the oldest first."""
+    scripts = ScriptDirectory(str(files("migrations")))
+    return [script.revision for script in reversed(list(scripts.walk_revisions()))]

@@ -93,6 +93,28 @@ def run(
             raise
 
 
+def play(main: Callable[[], Coroutine[Any, Any, T]], seed: int = 0) -> T:
+    """Run ``main`` under one seed, require that no task is left, and return its result."""
+    story = run(main, seed)
+    assert story.leftover == (), f"seed {seed}: {story.leftover}"
+    return story.result
+
+
+def now() -> float:
+    """Return the virtual seconds since the loop was made."""
+    return asyncio.get_running_loop().time()
+
+
+async def deaf(seconds: float) -> None:
+    """Sleep, and ignore every cancellation."""
+    until = now() + seconds
+    while now() < until:
+        try:
+            await asyncio.sleep(until - now())
+        except asyncio.CancelledError:
+            continue
+
+
 def interrupted_everywhere(
     scenario: Callable[[], Scenario[T]], seed: int
 ) -> Iterator[tuple[int, Story[T]]]:

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
+
 from tests.support.json_client import JsonClient
 from tests.support.processes import ChildFailedError, ChildProcess
 
@@ -92,6 +94,10 @@ class ServiceProcess:
             await self._logged("process.open")
         return self
 
+    def http(self, key: str | None = None, **headers: str) -> httpx.AsyncClient:
+        """Return an HTTP client of this process that sends a key and headers."""
+        return http_client(self.url, key, **headers)
+
     def client(self) -> JsonClient:
         """Return a client of this process."""
         return JsonClient(self.url, timeout_seconds=150)
@@ -112,6 +118,12 @@ class ServiceProcess:
     def _require_life(self, until: float) -> None:
         if self.child.exit_code is not None or time.monotonic() > until:
             raise ChildFailedError(self.child.stdout + self.child.stderr)
+
+
+def http_client(url: str, key: str | None = None, **headers: str) -> httpx.AsyncClient:
+    """Return an HTTP client of a service that is patient and ignores proxies of this machine."""
+    sent = headers if key is None else {"Authorization": f"Bearer {key}", **headers}
+    return httpx.AsyncClient(base_url=url, headers=sent, trust_env=False, timeout=150)
 
 
 @asynccontextmanager

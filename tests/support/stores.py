@@ -8,10 +8,13 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
+from sqlalchemy import Engine
+from sqlalchemy.event import listen, remove
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.snapshot import Snapshot
+from caseworker.features.feature import Parts
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import Engines, PoolSizes, open_engines
 from caseworker.runs.ports import RunStore
@@ -195,16 +198,41 @@ def end_of(
     return FinishRun(**ended | values)
 
 
-def recovery_of(stores: Stores) -> StaleRunRecovery:
-    """Return the recovery of lost and overdue runs, as a process with these stores has it."""
-    return StaleRunRecovery(
-        engines=stores.engines,
-        interval_seconds=1,
-        stale_seconds=10,
-        max_attempts=3,
-        end=ended_nowhere,
-    )
+def recovery_of(process: Stores | Parts, **options: Any) -> StaleRunRecovery:
+    """Return the recovery of lost and overdue runs of a process; ``options`` replace the usual."""
+    usual: dict[str, Any] = {
+        "interval_seconds": 1,
+        "stale_seconds": 10,
+        "max_attempts": 3,
+        "end": ended_nowhere,
+    }
+    return StaleRunRecovery(engines=process.engines, **usual | options)
 
 
 async def ended_nowhere(key: RunKey) -> None:
     """Leave a stopped run that has started in the queue: no process executes it."""
+
+
+async def statements_of(call: Awaitable[Any]) -> list[tuple[str, Any]]:
+    """Return the statements that an operation of a store executes, with their parameters."""
+    asked: list[tuple[str, Any]] = []
+
+    def keep(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "set_config" not in statement:
+            asked.append((statement, parameters))
+
+    listen(Engine, "before_cursor_execute", keep)
+    try:
+        await call
+    finally:
+        remove(Engine, "before_cursor_execute", keep)
+    return asked
+
+
+async def blocks_read(oracle: Oracle, statement: str, parameters: Any) -> int:
+    """Execute a statement and return the number of blocks of tables and indexes that it reads."""
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
+    cursor = await oracle.connection.execute(explained.encode(), parameters)
+    (row,) = await cursor.fetchall()
+    plan = row["QUERY PLAN"][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

@@ -27,10 +27,8 @@ from caseworker.engine.call import (
 )
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
-from caseworker.engine.supervision import Supervisor
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.executor import RunExecutor
-from caseworker.runs.heartbeat import Heartbeat, Loops
+from caseworker.runs.heartbeat import Loops
 from caseworker.runs.ports import Accepted, CancelStatus
 from caseworker.runs.run import (
     TERMINAL,
@@ -43,11 +41,11 @@ from caseworker.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_approvals import MemoryApprovals
+from tests.support.runs import RunProcess, run_service
 from tests.support.scripted_call import ScriptedCall
-from tests.support.seeded_loop import SeededLoop
+from tests.support.seeded_loop import SeededLoop, deaf
 from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, Line, Network
 
-HEARTBEAT_SECONDS = 2.0
 CANCEL_GRACE_SECONDS = 0.5
 ESTIMATE = Spent(tokens_in=10, tokens_out=10, cost_usd=Decimal("0.02"))
 DEAREST = Spent(tokens_in=15, tokens_out=15, cost_usd=Decimal("0.03"))
@@ -105,7 +103,7 @@ class Outside:
         draw = chance.random()
         if draw < 0.2 * trouble:
             self.diary.note("deaf", key, call)
-            await _stubbornly(chance.uniform(0.1, 2.0))
+            await deaf(chance.uniform(0.1, 2.0))
         elif draw < 0.3 * trouble:
             await asyncio.sleep(60)  # until it is timed out
         else:
@@ -115,17 +113,6 @@ class Outside:
         if 0.9 * trouble <= draw < trouble:
             raise AttemptError("Bad.", error_class="Bad", retryable=False, spent=Spent())
         return Reply({"answer": 42}, chance.choice([None, ESTIMATE, DEAREST]))
-
-
-async def _stubbornly(seconds: float) -> None:
-    """Take ``seconds`` and ignore cancellation."""
-    clock = asyncio.get_running_loop().time
-    until = clock() + seconds
-    while clock() < until:
-        try:
-            await asyncio.sleep(until - clock())
-        except asyncio.CancelledError:
-            continue
 
 
 class CallingNode:
@@ -191,30 +178,20 @@ class CallingNode:
         return made.value
 
 
-class Process:
-    """A process that executes runs."""
+class Process(RunProcess):
+    """A process of the cluster, with a queue that it polls."""
 
     def __init__(self, name: str, cluster: "Cluster", *, max_runs: int) -> None:
-        self.name = name
         self.database = cluster.database
         self.line = cluster.line(cluster.database)
-        self.executor = RunExecutor(
-            worker_id=name,
+        super().__init__(
             store=cluster.database,
-            journals=self.line,
             catalog=case_catalog(CallingNode(cluster.outside, cluster.works)),
-            supervisor=Supervisor(grace_seconds=CANCEL_GRACE_SECONDS),
-            services={},
+            name=name,
+            journals=self.line,
             approvals=cluster.approvals,
             limits=executor_limits(max_runs=max_runs),
-            clock=cluster.loop.time,
-        )
-        self.service = RunService(cluster.database, self.executor, settle_seconds=0.5)
-        self.heartbeat = Heartbeat(
-            workers=cluster.database,
-            store=cluster.database,
-            executor=self.executor,
-            interval_seconds=HEARTBEAT_SECONDS,
+            grace_seconds=CANCEL_GRACE_SECONDS,
             drain_seconds=60.0,
         )
         self.loops = Loops()
@@ -276,7 +253,7 @@ class Cluster:
         self.approvals = self.approvals_type(self.database)
         self.outside = Outside(self.diary, self.seed)
         self.processes = [Process(name, self, max_runs=self.max_runs) for name in ("p1", "p2")]
-        self.replica = RunService(self.database, None, settle_seconds=0.5)
+        self.replica = run_service(self.database)
         self.over = False
 
     async def play(self, story: Callable[["Cluster"], Awaitable[None]]) -> "Cluster":

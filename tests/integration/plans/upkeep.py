@@ -22,13 +22,13 @@ from caseworker.platform.postgres.connections import driver_url
 from caseworker.runs.ports import LateResult
 from caseworker.runs.postgres.workers import list_workers, request_drain
 from caseworker.runs.run import RunKey
-from tests.integration.plans.world import SAY, SUM, World
+from tests.integration.plans.world import SAY, SUM, ObservedService
 from tests.support.limits import patience
 from tests.support.stores import eventually
 
 
 @dataclass(slots=True)
-class Upkeep(World):
+class Upkeep(ObservedService):
     """Deaths of processes, old data, and the acts of an operator."""
 
     async def lost(self, tenant: str) -> None:

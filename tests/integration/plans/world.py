@@ -91,7 +91,7 @@ async def opened(process: Process, requests: set[tuple[str, str]]) -> AsyncItera
 
 
 @dataclass(slots=True)
-class World:
+class ObservedService:
     """The service as one process that executes runs and one that accepts them."""
 
     url: str

@@ -20,7 +20,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 
 
 @dataclass(frozen=True)
-class World:
+class ProxiedStores:
     stores: Stores
     proxy: FaultProxy
     oracle: Oracle
@@ -35,11 +35,11 @@ class World:
 @asynccontextmanager
 async def open_world(
     url: str, limits: StoreLimits | None = None, *, sizes: PoolSizes | None = None
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ProxiedStores]:
     async with FaultProxy(upstream_of(url)) as proxy, open_oracle(url) as oracle:
         through = proxied(url, proxy)
         async with open_stores(through, limits, sizes=sizes) as stores:
-            yield World(stores, proxy, oracle)
+            yield ProxiedStores(stores, proxy, oracle)
 
 
 async def refusal(call: Coroutine[Any, Any, object]) -> Exception | None:

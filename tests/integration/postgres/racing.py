@@ -70,7 +70,7 @@ class Client:
 
 
 @dataclass
-class World:
+class Race:
     """Racing sessions, and two connections that observe."""
 
     clients: list[Client]
@@ -131,7 +131,7 @@ async def outcome(watching: Stores, oracle: Oracle, key: RunKey, stop: object) -
 
 
 @asynccontextmanager
-async def open_world(url: str) -> AsyncIterator[World]:
+async def open_world(url: str) -> AsyncIterator[Race]:
     async with AsyncExitStack() as stack:
         watching = await stack.enter_async_context(open_stores(url))
         oracle = await stack.enter_async_context(open_oracle(url))
@@ -149,11 +149,11 @@ async def open_world(url: str) -> AsyncIterator[World]:
             runs = PostgresRuns(engines, journal, store_limits())
             await runs.get(FILLER)  # connects
             clients.append(Client(session, engines, journal, runs))
-        yield World(clients, watching, oracle)
+        yield Race(clients, watching, oracle)
 
 
 Act = Callable[[Client, RunKey], Coroutine[Any, Any, object]]
-Before = Callable[[World, RunKey], Coroutine[Any, Any, object]]
+Before = Callable[[Race, RunKey], Coroutine[Any, Any, object]]
 Schedules = Callable[[Oracle, Sequence[Session], Begin], AsyncIterator[Trial]]
 
 
@@ -212,11 +212,11 @@ async def recover(client: Client, _: RunKey) -> None:
         await take_lost(connection, (), stale_seconds=0, max_attempts=5)
 
 
-async def nothing(world: World, key: RunKey) -> None:
+async def nothing(world: Race, key: RunKey) -> None:
     return
 
 
-async def an_expired_pending_cancel(world: World, key: RunKey) -> None:
+async def an_expired_pending_cancel(world: Race, key: RunKey) -> None:
     await world.watching.runs.cancel(key, CANCEL_REQUEST)
     await world.oracle.rows(
         "UPDATE runs SET pending_cancel_expires_at = now() - interval '1 s' WHERE run_id = %s",
@@ -224,11 +224,11 @@ async def an_expired_pending_cancel(world: World, key: RunKey) -> None:
     )
 
 
-async def it_was_queued(world: World, key: RunKey) -> None:
+async def it_was_queued(world: Race, key: RunKey) -> None:
     await world.watching.runs.accept(new_run(key.run_id), worker_id=None)
 
 
-async def it_was_running(world: World, key: RunKey) -> None:
+async def it_was_running(world: Race, key: RunKey) -> None:
     await world.watching.runs.accept(new_run(key.run_id), worker_id="w1")
 
 

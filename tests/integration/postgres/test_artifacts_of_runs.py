@@ -11,21 +11,19 @@ import httpx
 import psycopg
 import pytest
 
-from caseworker.engine.supervision import Supervisor
 from caseworker.features.artifacts.keeping import RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.toolset import tool_type
-from caseworker.runs.executor import RunExecutor
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
-from caseworker.runs.service import RunService
 from caseworker.tools.ports import ToolContext
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.api import Api, client_of
 from tests.support.drawing_tool import SVG, DrawingTool
-from tests.support.limits import artifact_limits, executor_limits, tool_dispatch
+from tests.support.limits import artifact_limits, tool_dispatch
+from tests.support.runs import RunProcess
 from tests.support.stores import Oracle, Stores, open_stores
 
 KEY = RunKey("default", "r")
@@ -73,49 +71,28 @@ class Freezing:
         return await self.stores.journal.finish(finish_run)
 
 
-@dataclass
-class Process:
+class DrawingProcess(RunProcess):
     """A process that executes runs with a tool that draws."""
 
-    stores: Stores
-    tool: DrawingTool
-    name: str = "w1"
-    journal: Any = None
-
-    def __post_init__(self) -> None:
-        registry = ToolRegistry([self.tool])
-        dispatch = tool_dispatch(registry, ToolPolicy())
-        kind = tool_type(dispatch, timezone="UTC")
-        self.files = PostgresArtifacts(self.stores.engines)
-        self.executor = RunExecutor(
-            worker_id=self.name,
-            store=self.stores.runs,
-            journals=self.journal or self.stores.journal,
-            catalog=NodeCatalog([kind]),
-            supervisor=Supervisor(grace_seconds=5),
-            services={},
-            limits=executor_limits(),
+    def __init__(
+        self, stores: Stores, tool: DrawingTool, name: str = "w1", journal: Any = None
+    ) -> None:
+        self.files = PostgresArtifacts(stores.engines)
+        dispatch = tool_dispatch(ToolRegistry([tool]), ToolPolicy())
+        super().__init__(
+            store=stores.runs,
+            catalog=NodeCatalog([tool_type(dispatch, timezone="UTC")]),
+            workers=stores.workers,
+            name=name,
+            journals=journal or stores.journal,
             artifacts=partial(RunArtifacts, self.files.save, artifact_limits()),
         )
-        self.service = RunService(self.stores.runs, self.executor, settle_seconds=0.5)
 
     async def begin(self, *texts: str) -> Run:
         """Accept a run that draws, and start it."""
         step = {"id": "t", "type": "tool", "data": {"tool": "draw", "args": {"texts": [*texts]}}}
         request = RunRequest(kind=RunKind.GRAPH, graph={"steps": [step], "edges": []})
         return (await self.service.accept(NewRun(key=KEY, request=request, request_hash="h"))).run
-
-    async def take(self) -> None:
-        """Claim the run, as a job of the queue does."""
-        claimed = await self.stores.runs.claim(KEY, self.name)
-        assert claimed is not None
-        self.executor.start(claimed, permitted_at=0)
-
-    async def end(self) -> Run:
-        """Wait until the run is no longer executed here, and return it."""
-        async with asyncio.timeout(150):
-            await self.executor.ended(KEY)
-        return await self.service.get(KEY)
 
     @asynccontextmanager
     async def client(self, url: str) -> AsyncIterator[httpx.AsyncClient]:
@@ -138,14 +115,14 @@ async def test_a_file_of_a_run_is_given_out_by_every_process(
 ) -> None:
     """The URL in its result returns exactly the bytes that the tool wrote."""
     tool = DrawingTool(media_type="image/svg+xml")
-    process = Process(stores, tool)
+    process = DrawingProcess(stores, tool)
     await process.begin(SVG.decode())
-    run = await process.end()
+    run = await process.end_of(KEY)
 
     assert run.status is RunStatus.COMPLETED
     (listed,) = drawn(run)
     async with open_stores(database_url) as elsewhere:
-        other = Process(elsewhere, tool, name="w2")
+        other = DrawingProcess(elsewhere, tool, name="w2")
         async with other.client(database_url) as client:
             answer = await client.get(listed["url"])
             found = (await client.get(HERE)).json()["artifacts"]
@@ -160,10 +137,10 @@ async def test_a_file_is_durable_before_the_result_that_refers_to_it(
 ) -> None:
     """A journal never names a file that a crash could still lose."""
     watched = Watched(stores, oracle)
-    process = Process(stores, DrawingTool(), journal=watched)
+    process = DrawingProcess(stores, DrawingTool(), journal=watched)
     await process.begin("a", "b")
 
-    await process.end()
+    await process.end_of(KEY)
 
     assert watched.seen
     assert set(watched.seen) == {("result", 2)}
@@ -189,16 +166,16 @@ async def test_a_call_that_is_made_again_after_its_worker_was_lost_keeps_its_nam
         finally:
             journal.thawed.set()
 
-    frozen = Process(stores, DrawingTool(freeze), journal=journal)
+    frozen = DrawingProcess(stores, DrawingTool(freeze), journal=journal)
     begun = await frozen.begin("a", "b")
     await journal.frozen.wait()
     before = await frozen.files.find(KEY)
     await stores.runs.release(begun, active_seconds=0, calls=(), counted=True)
-    successor = Process(stores, DrawingTool(), name="w2")
-    await successor.take()
+    successor = DrawingProcess(stores, DrawingTool(), name="w2")
+    await successor.take(KEY)
     goes_on.set()
-    run = await successor.end()
-    await frozen.end()
+    run = await successor.end_of(KEY)
+    await frozen.end_of(KEY)
 
     assert run.status is RunStatus.COMPLETED
     (refusal,) = late
@@ -214,10 +191,10 @@ async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
 ) -> None:
     """The default limit is 5 MB, and a file of exactly that size is stored."""
     limit = artifact_limits().max_bytes
-    process = Process(stores, DrawingTool())
+    process = DrawingProcess(stores, DrawingTool())
     await process.begin("a" * limit, "b" * (limit + 1))
 
-    run = await process.end()
+    run = await process.end_of(KEY)
 
     assert limit == 5 * 1024 * 1024
     assert run.status is RunStatus.FAILED
@@ -232,9 +209,9 @@ async def test_what_is_larger_than_one_file_may_be_is_not_kept_at_all(
 
 async def test_the_files_of_a_run_leave_with_it(stores: Stores, oracle: Oracle) -> None:
     """Every way to delete a run deletes its files."""
-    process = Process(stores, DrawingTool())
+    process = DrawingProcess(stores, DrawingTool())
     await process.begin("a")
-    await process.end()
+    await process.end_of(KEY)
 
     await oracle.rows("DELETE FROM runs")
 
@@ -256,9 +233,9 @@ async def test_the_database_keeps_no_file_that_is_not_whole(
     stores: Stores, oracle: Oracle, broken: str
 ) -> None:
     """A constraint refuses the row, whichever code writes it."""
-    process = Process(stores, DrawingTool())
+    process = DrawingProcess(stores, DrawingTool())
     await process.begin("a")
-    await process.end()
+    await process.end_of(KEY)
 
     with pytest.raises(psycopg.errors.IntegrityError, match="violates"):
         await oracle.rows(f"UPDATE artifacts SET {broken}")  # noqa: S608

@@ -35,9 +35,7 @@ async def test_a_queued_run_is_halted_at_its_deadline(
     await pair[0].runs.accept(run("patient"), worker_id="w1")
     await oracle.rows("UPDATE runs SET deadline = now() WHERE deadline IS NOT NULL")
     watching = NotingObserver()
-    looking = [
-        replace(recovery_of(stores), observers=RunObservers([watching])) for stores in 2 * pair
-    ]
+    looking = [recovery_of(stores, observers=RunObservers([watching])) for stores in 2 * pair]
     async with asyncio.TaskGroup() as group:
         for recovery in looking:
             group.create_task(recovery.recover())
@@ -71,7 +69,7 @@ async def test_any_process_ends_a_released_run_whose_stop_was_not_delivered(
     async def end(key: RunKey) -> None:
         ended.append(key)
 
-    await replace(recovery_of(pair[1]), end=end).recover()
+    await recovery_of(pair[1], end=end).recover()
 
     assert ended == [RunKey("default", "stopped")]
 

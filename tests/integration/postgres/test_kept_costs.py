@@ -84,7 +84,7 @@ ENDS = (
 
 
 @dataclass
-class World:
+class ChangingRuns:
     """Runs that change at random."""
 
     stores: Stores
@@ -254,7 +254,7 @@ class World:
 async def test_sums_equal_the_calls_after_every_change(database_url: str, seed: int) -> None:
     """Runs end, get late costs, are erased and rolled back in any order, at any time."""
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
-        world = World(stores, oracle, random.Random(seed))
+        world = ChangingRuns(stores, oracle, random.Random(seed))
         for _ in range(6):
             for _ in range(25):
                 await world.step()
@@ -275,7 +275,7 @@ async def test_concurrent_changes_leave_exact_sums_and_no_deadlock(database_url:
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(database_url))
         worlds = [
-            World(
+            ChangingRuns(
                 stores,
                 await stack.enter_async_context(open_oracle(database_url)),
                 random.Random(seed),
@@ -285,7 +285,7 @@ async def test_concurrent_changes_leave_exact_sums_and_no_deadlock(database_url:
         ]
         changed = asyncio.Event()
 
-        async def change(world: World) -> None:
+        async def change(world: ChangingRuns) -> None:
             for _ in range(150):
                 await world.step()
 
@@ -322,7 +322,7 @@ def migrated_url(postgres: TestServer) -> Iterator[str]:
 async def test_sums_are_right_while_a_migrated_database_is_filled(migrated_url: str) -> None:
     """Runs that ended before the migration count from their calls until their costs are stored."""
     async with open_oracle(migrated_url) as oracle, open_stores(migrated_url) as stores:
-        world = World(stores, oracle, random.Random(1))
+        world = ChangingRuns(stores, oracle, random.Random(1))
         for _ in range(30):
             await world.accept()
             await world.end()

@@ -16,8 +16,7 @@ from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.runs.ports import RunFilter
 from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.run import RunKind, RunStatus
-from tests.integration.postgres.test_plans import blocks_read, statements_of
-from tests.support.stores import Oracle, Stores, new_run
+from tests.support.stores import Oracle, Stores, blocks_read, new_run, statements_of
 
 FILL = """
 INSERT INTO runs (tenant_id, run_id, kind, status, request, metadata, request_hash, created_at,

@@ -33,7 +33,7 @@ from tests.support.database import TestServer
 from tests.support.limits import pool_sizes
 from tests.support.pages import ROOT
 from tests.support.processes import run_caseworker
-from tests.support.schema import EXPECTED, schema_of
+from tests.support.schema import EXPECTED, revisions, schema_of
 from tests.support.stores import eventually, open_oracle
 
 OBJECTS = """
@@ -86,12 +86,6 @@ def shapes(url: str) -> list[tuple[str, str]]:
         found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
         tables = [name for (name,) in found if name != ALEMBIC_S_OWN]
         return connection.execute(SHAPES, {"tables": tables}).fetchall()
-
-
-def revisions() -> list[str]:
-    """Return all revisions, the oldest first."""
-    scripts = ScriptDirectory(str(files("migrations")))
-    return [script.revision for script in reversed(list(scripts.walk_revisions()))]
 
 
 @pytest.fixture

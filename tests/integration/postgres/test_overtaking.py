@@ -3,7 +3,6 @@
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,8 @@ from caseworker.runs.postgres.quotas import COUNTS, LOOKED_AT
 from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import Run, RunStatus
-from tests.integration.postgres.test_quotas import accepted, give, run
-from tests.support.stores import Oracle, Stores, end_of
+from tests.integration.postgres.quota_runs import accepted, run_within, set_quota
+from tests.support.stores import Oracle, Stores, blocks_read, end_of
 
 
 async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
@@ -20,12 +19,12 @@ async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
 ) -> None:
     """A new run waits behind waiting ones unless all of them have slots."""
     one, other = pair
-    await give(one, max_running=2)
-    first, *_ = [await accepted(one, run(name)) for name in ("first", "second", "waits")]
+    await set_quota(one, max_running=2)
+    first, *_ = [await accepted(one, run_within(name)) for name in ("first", "second", "waits")]
     assert isinstance(first, Run)
     assert (await one.journal.finish(end_of(first))).frees_place
 
-    late = await accepted(other, run("late"))
+    late = await accepted(other, run_within("late"))
 
     assert isinstance(late, Run)
     assert late.status is RunStatus.QUEUED
@@ -33,8 +32,8 @@ async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
     assert next_one is not None
     assert next_one.key.run_id == "waits"
     assert await other.runs.claim(None, "w9") is None
-    await give(one, max_running=4)
-    early = await accepted(one, run("early"))
+    await set_quota(one, max_running=4)
+    early = await accepted(one, run_within("early"))
     assert isinstance(early, Run)
     assert early.status is RunStatus.RUNNING
 
@@ -44,18 +43,20 @@ async def test_a_run_without_a_key_does_not_overtake_one_whose_key_is_free(
 ) -> None:
     """Runs whose key is in use do not count, because they cannot start anyway."""
     one, other = pair
-    await give(one, max_running=1)
-    first = await accepted(one, run("first"))
-    keyed = [replace(run(name), queueing=Queueing(concurrency_key="k")) for name in ("k1", "k2")]
+    await set_quota(one, max_running=1)
+    first = await accepted(one, run_within("first"))
+    keyed = [
+        replace(run_within(name), queueing=Queueing(concurrency_key="k")) for name in ("k1", "k2")
+    ]
     for new in keyed:
         assert isinstance(await accepted(one, new), Run)
     assert isinstance(first, Run)
     await one.journal.finish(end_of(first))
 
-    late = await accepted(other, run("late"))
+    late = await accepted(other, run_within("late"))
     begun = await other.runs.claim(None, "w9")
-    await give(one, max_running=3)
-    early = await accepted(one, run("early"))
+    await set_quota(one, max_running=3)
+    early = await accepted(one, run_within("early"))
 
     assert isinstance(late, Run)
     assert isinstance(early, Run)
@@ -69,7 +70,7 @@ async def test_a_run_does_not_overtake_those_that_wait_for_its_key(
 ) -> None:
     """The new run arrives when its key is free but before the waiting runs are claimed."""
     first, second, third = [
-        replace(run(f"r{n}"), queueing=Queueing(concurrency_key="k")) for n in range(3)
+        replace(run_within(f"r{n}"), queueing=Queueing(concurrency_key="k")) for n in range(3)
     ]
     begun = await accepted(pair[0], first)
     waits = await accepted(pair[0], second)
@@ -91,7 +92,7 @@ async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """Runs behind them are found without scanning each of them."""
-    held = replace(run("holder"), queueing=Queueing(concurrency_key="k"))
+    held = replace(run_within("holder"), queueing=Queueing(concurrency_key="k"))
     await pair[0].runs.accept(held, worker_id="w1")
     await oracle.rows(
         """INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status,
@@ -99,8 +100,8 @@ async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
            SELECT tenant_id, 'w' || n, kind, request, '', '{}', 'queued', clock_timestamp(),
                concurrency_key, 1 FROM runs, generate_series(1, 9000) n WHERE run_id = 'holder'"""
     )
-    await pair[0].runs.accept(run("behind"), worker_id=None)
-    other = replace(run("of another key"), queueing=Queueing(concurrency_key="l"))
+    await pair[0].runs.accept(run_within("behind"), worker_id=None)
+    other = replace(run_within("of another key"), queueing=Queueing(concurrency_key="l"))
     await pair[0].runs.accept(other, worker_id=None)
     await oracle.rows("VACUUM ANALYZE runs")
 
@@ -113,14 +114,6 @@ async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
     claimed = "SELECT run_id FROM runs WHERE worker_id = 'w2' ORDER BY claimed_at"
     begun = [row["run_id"] for row in await oracle.rows(claimed)]
     assert begun == ["behind", "of another key"]
-
-
-async def blocks_read(oracle: Oracle, statement: str, parameters: Any) -> int:
-    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode()
-    cursor = await oracle.connection.execute(explained, parameters)
-    (row,) = await cursor.fetchall()
-    plan = row["QUERY PLAN"][0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,7 @@ async def test_runs_behind_those_that_wait_for_a_key_begin_in_their_order(
 ) -> None:
     """Priority and age decide, as long as the keys have slots."""
     rng, keys = random.Random(seed), (None, "a", "b", "c", "full")
-    holder = replace(run("holder"), queueing=Queueing(concurrency_key="full"))
+    holder = replace(run_within("holder"), queueing=Queueing(concurrency_key="full"))
     await stores.runs.accept(holder, worker_id="w1")
     waiting = [Waiting(f"f{n}", "full", 1, 9, n + 5000, begun=False) for n in range(150)]
     for number in range(60):

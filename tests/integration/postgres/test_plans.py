@@ -5,14 +5,11 @@ scan a whole index, which is slow after the table has grown.
 """
 
 import re
-from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
-from sqlalchemy.event import listen, remove
 
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import RunFilter
@@ -20,7 +17,7 @@ from caseworker.runs.postgres.costs import Bounds
 from caseworker.runs.postgres.reading import STATISTICS
 from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
 from caseworker.runs.run import RunKind, RunStatus
-from tests.support.stores import Oracle, Stores, end_of, new_run
+from tests.support.stores import Oracle, Stores, end_of, new_run, statements_of
 
 FOREIGN_KEY = """
 SELECT 1 FROM ONLY runs x WHERE tenant_id = %s::text AND run_id = %s::text FOR KEY SHARE OF x
@@ -36,35 +33,10 @@ CREATE TRIGGER noting AFTER UPDATE ON runs EXECUTE FUNCTION note();
 """
 
 
-async def statements_of(call: Awaitable[Any]) -> list[tuple[str, Any]]:
-    """Return the statements that an operation of a store executes, with their parameters."""
-    asked: list[tuple[str, Any]] = []
-
-    def keep(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if "set_config" not in statement:
-            asked.append((statement, parameters))
-
-    listen(Engine, "before_cursor_execute", keep)
-    try:
-        await call
-    finally:
-        remove(Engine, "before_cursor_execute", keep)
-    return asked
-
-
 async def asked_for(stores: Stores, wanted: RunFilter) -> tuple[str, Any]:
     """Return the statement and its parameters with which the store finds runs."""
     (found,) = await statements_of(stores.runs.find("default", wanted))
     return found
-
-
-async def blocks_read(oracle: Oracle, statement: str, parameters: Any) -> int:
-    """Execute a statement and return the number of blocks of tables and indexes that it reads."""
-    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
-    cursor = await oracle.connection.execute(explained.encode(), parameters)
-    (row,) = await cursor.fetchall()
-    plan = row["QUERY PLAN"][0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text
 
-from caseworker.core.budget.budget import Budget
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
@@ -18,7 +17,8 @@ from caseworker.runs.ports import LateResult, RunFilter
 from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.quotas import Quota, QuotaExceededError
-from caseworker.runs.run import NewRun, Run, RunKey, RunStatus
+from caseworker.runs.run import Run, RunKey, RunStatus
+from tests.integration.postgres.quota_runs import USUAL, accepted, run_within, set_quota
 from tests.support.limits import store_limits
 from tests.support.stores import (
     Oracle,
@@ -30,14 +30,7 @@ from tests.support.stores import (
     recovery_of,
 )
 
-USUAL = Quota()
 T = TypeVar("T")
-
-
-def run(run_id: str, *, cost: str | None = None, deadline: datetime | None = None) -> NewRun:
-    new = new_run(run_id)
-    budget = Budget(max_cost_usd=None if cost is None else Decimal(cost))
-    return replace(new, request=replace(new.request, budget=budget, deadline=deadline))
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -47,25 +40,13 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def accepted(stores: Stores, new: NewRun) -> Run | QuotaExceededError:
-    """Return the run, or the error that refused it."""
-    try:
-        return (await stores.runs.accept(new, worker_id="w1")).run
-    except QuotaExceededError as error:
-        return error
-
-
-async def give(stores: Stores, **limits: Any) -> None:
-    await PostgresQuotas(stores.engines.work, USUAL).put("default", Quota(**limits))
-
-
 @pytest.mark.guarantee(20)
 async def test_no_more_runs_begin_than_a_tenant_may_have(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """Two processes accept and claim in parallel; other runs wait until a slot is released."""
-    await give(pair[0], max_running=3)
-    runs = [run(f"r{number:02}") for number in range(24)]
+    await set_quota(pair[0], max_running=3)
+    runs = [run_within(f"r{number:02}") for number in range(24)]
     await together(accepted(pair[n % 2], new) for n, new in enumerate(runs))
     await together(stores.runs.claim(None, "w9") for stores in pair for _ in range(8))
 
@@ -81,37 +62,37 @@ async def test_no_more_runs_begin_than_a_tenant_may_have(
 @pytest.mark.guarantee(13)
 async def test_more_queued_runs_are_refused(pair: tuple[Stores, Stores]) -> None:
     """The refusal gives the numbers, and a repeated request gets its first answer."""
-    await give(pair[0], max_running=1, max_queued=1)
+    await set_quota(pair[0], max_running=1, max_queued=1)
     for number in range(2):
-        await pair[0].runs.accept(run(f"r{number}"), worker_id="w1")
+        await pair[0].runs.accept(run_within(f"r{number}"), worker_id="w1")
 
     with pytest.raises(QuotaExceededError) as refused:
-        await pair[1].runs.accept(run("r2"), worker_id="w1")
+        await pair[1].runs.accept(run_within("r2"), worker_id="w1")
     assert (refused.value.dimension, refused.value.limit) == ("queued", 1)
     assert await pair[0].runs.get(RunKey("default", "r2")) is None
-    assert not (await pair[1].runs.accept(run("r1"), worker_id="w1")).created
+    assert not (await pair[1].runs.accept(run_within("r1"), worker_id="w1")).created
 
 
 async def test_a_full_queue_of_a_tenant_refuses_no_run_that_has_a_free_slot(
     pair: tuple[Stores, Stores],
 ) -> None:
     """The one queued run is delayed, and it takes no slot until its time."""
-    await give(pair[0], max_running=1, max_queued=1)
-    later = run("later")
+    await set_quota(pair[0], max_running=1, max_queued=1)
+    later = run_within("later")
     request = replace(later.request, start_at=datetime.now(UTC) + timedelta(hours=1))
     await pair[0].runs.accept(replace(later, request=request), worker_id=None)
 
-    begun = await accepted(pair[1], run("now"))
+    begun = await accepted(pair[1], run_within("now"))
     assert isinstance(begun, Run)
     assert begun.status is RunStatus.RUNNING
-    assert isinstance(await accepted(pair[0], run("queued")), QuotaExceededError)
+    assert isinstance(await accepted(pair[0], run_within("queued")), QuotaExceededError)
 
 
 async def test_a_rate_lets_as_many_through_at_once(pair: tuple[Stores, Stores]) -> None:
     """Concurrency makes no difference, and refused or repeated requests take nothing."""
-    await give(pair[0], max_runs_per_minute=5)
+    await set_quota(pair[0], max_runs_per_minute=5)
 
-    found = await together(accepted(pair[n % 2], run(f"r{n}")) for n in range(20))
+    found = await together(accepted(pair[n % 2], run_within(f"r{n}")) for n in range(20))
     refusals = [each for each in found if isinstance(each, QuotaExceededError)]
 
     assert len(refusals) == 15
@@ -121,8 +102,8 @@ async def test_a_rate_lets_as_many_through_at_once(pair: tuple[Stores, Stores]) 
 
 async def test_a_rate_says_what_is_left(pair: tuple[Stores, Stores]) -> None:
     """Every accepted run reports it, and the allowance refills steadily."""
-    await give(pair[0], max_runs_per_minute=6000)
-    first = await pair[0].runs.accept(run("r1"), worker_id="w1")
+    await set_quota(pair[0], max_runs_per_minute=6000)
+    first = await pair[0].runs.accept(run_within("r1"), worker_id="w1")
     assert first.rate is not None
     assert first.rate.limit == 6000
     assert first.rate.remaining >= 5990
@@ -132,24 +113,24 @@ async def test_whatever_quota_is_used_up_its_refusal_says_what_is_left_of_the_ra
     pair: tuple[Stores, Stores],
 ) -> None:
     """A refused request takes nothing of the rate."""
-    await give(
+    await set_quota(
         pair[0],
         max_running=0,
         max_queued=1,
         max_runs_per_minute=10,
         max_cost_usd_per_day=Decimal(5),
     )
-    await pair[0].runs.accept(run("r0", cost="1"), worker_id="w1")
+    await pair[0].runs.accept(run_within("r0", cost="1"), worker_id="w1")
 
     for _ in range(2):
         with pytest.raises(QuotaExceededError) as refused:
-            await pair[1].runs.accept(run("r1", cost="1"), worker_id="w1")
+            await pair[1].runs.accept(run_within("r1", cost="1"), worker_id="w1")
         assert refused.value.dimension == "queued"
         assert refused.value.rate is not None
         assert (refused.value.rate.limit, refused.value.rate.remaining) == (10, 9)
-    await give(pair[0], max_runs_per_minute=10, max_cost_usd_per_day=Decimal(0))
+    await set_quota(pair[0], max_runs_per_minute=10, max_cost_usd_per_day=Decimal(0))
     with pytest.raises(QuotaExceededError) as refused:
-        await pair[1].runs.accept(run("r1", cost="9"), worker_id="w1")
+        await pair[1].runs.accept(run_within("r1", cost="9"), worker_id="w1")
     assert refused.value.dimension == "cost_usd_today"
     assert refused.value.rate is not None
 
@@ -159,19 +140,19 @@ async def test_a_full_queue_and_repeated_requests_tell_what_is_left_of_the_rate(
 ) -> None:
     """Both leave the rate unchanged; a tenant without a rate limit gets no rate."""
     async with open_stores(database_url, store_limits(max_queued=1)) as stores:
-        await give(stores, max_running=0, max_runs_per_minute=10)
-        first = replace(run("r0"), idempotency_key="k")
+        await set_quota(stores, max_running=0, max_runs_per_minute=10)
+        first = replace(run_within("r0"), idempotency_key="k")
         await stores.runs.accept(first, worker_id=None)
 
         with pytest.raises(QueueFullError) as refused:
-            await stores.runs.accept(run("r1"), worker_id=None)
+            await stores.runs.accept(run_within("r1"), worker_id=None)
         repeated = [
             await stores.runs.accept(replace(first, idempotency_key=key), worker_id=None)
             for key in ("k", None)
         ]
-        await give(stores, max_running=0)
+        await set_quota(stores, max_running=0)
         with pytest.raises(QueueFullError) as free:
-            await stores.runs.accept(run("r1"), worker_id=None)
+            await stores.runs.accept(run_within("r1"), worker_id=None)
 
     assert [each.created for each in repeated] == [False, False]
     for rate in (refused.value.rate, *(each.rate for each in repeated)):
@@ -185,18 +166,18 @@ async def test_runs_that_were_accepted_before_there_was_a_limit_of_cost_count(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """Their cost counts once they have ended, on any process, but they reserve nothing."""
-    runs = [await accepted(pair[0], run(f"r{number}", cost="0.30")) for number in range(4)]
+    runs = [await accepted(pair[0], run_within(f"r{number}", cost="0.30")) for number in range(4)]
     begun = [each for each in runs if isinstance(each, Run)]
     await pair[0].journal.finish(end_of(begun[0], usage={"cost_usd": 0.40}))
-    await give(pair[0], max_cost_usd_per_day=Decimal("0.75"))
+    await set_quota(pair[0], max_cost_usd_per_day=Decimal("0.75"))
 
-    assert isinstance(await accepted(pair[1], run("limited")), Run)
+    assert isinstance(await accepted(pair[1], run_within("limited")), Run)
     usages: list[dict[str, Any]] = [{"cost_usd": 0.35}, {"cost_usd": None}, {"tokens": 5}]
     await together(
         pair[n % 2].journal.finish(end_of(each, usage=usage))
         for n, (each, usage) in enumerate(zip(begun[1:], usages, strict=True))
     )
-    refused = await accepted(pair[1], run("refused", cost="0.05"))
+    refused = await accepted(pair[1], run_within("refused", cost="0.05"))
     assert isinstance(refused, QuotaExceededError)
     assert refused.amounts == {
         "used": Decimal("0.75"),
@@ -213,7 +194,7 @@ async def test_a_call_of_unknown_price_does_not_make_the_others_free(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """The known cost of the others counts at the end of the run and with a late result."""
-    mixed, priced = [await accepted(pair[0], run(f"r{n}", cost="10")) for n in range(2)]
+    mixed, priced = [await accepted(pair[0], run_within(f"r{n}", cost="10")) for n in range(2)]
     assert isinstance(mixed, Run)
     assert isinstance(priced, Run)
 
@@ -229,7 +210,7 @@ async def test_runs_without_a_cost_are_not_counted(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """No row is locked for a tenant without a limit."""
-    begun = await accepted(pair[0], run("free"))
+    begun = await accepted(pair[0], run_within("free"))
     assert isinstance(begun, Run)
     await pair[0].journal.finish(end_of(begun, usage={"cost_usd": 0}))
 
@@ -240,8 +221,8 @@ async def test_who_waits_for_a_tenant_holds_no_run(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """Accepting locks the tenant before it locks the same run."""
-    await give(pair[0], max_running=1)
-    await pair[0].runs.accept(run("r1"), worker_id=None)
+    await set_quota(pair[0], max_running=1)
+    await pair[0].runs.accept(run_within("r1"), worker_id=None)
     async with asyncio.TaskGroup() as group, transaction(pair[0].engines.work) as accepting:
         await accepting.exec_driver_sql(LOCK, ("default",))
         claiming = group.create_task(pair[1].runs.claim(None, "w1"))
@@ -262,8 +243,8 @@ async def test_a_claim_finds_a_run_that_is_queued_after_its_start(
         INSERT INTO runs (tenant_id, run_id, kind, request, request_hash, metadata, status,
             queued_at)
         SELECT tenant_id, 'r2', kind, request, '', '{}', 'queued', clock_timestamp() FROM runs"""
-    await give(pair[0], max_running=5)
-    await pair[0].runs.accept(run("r1"), worker_id=None)
+    await set_quota(pair[0], max_running=5)
+    await pair[0].runs.accept(run_within("r1"), worker_id=None)
     async with open_oracle(database_url) as claims, asyncio.TaskGroup() as group:
         async with transaction(pair[0].engines.work) as others:
             await others.exec_driver_sql(LOCK, ("default",))
@@ -304,7 +285,7 @@ async def test_overdue_runs_are_ended_in_the_order_of_their_tenants(
     for tenant, deadline in (("b", later), ("a", later + timedelta(milliseconds=1))):
         quota = Quota(max_cost_usd_per_day=Decimal(5))
         await PostgresQuotas(pair[0].engines.work, USUAL).put(tenant, quota)
-        new = replace(run("late", cost="1", deadline=deadline), key=RunKey(tenant, "late"))
+        new = replace(run_within("late", cost="1", deadline=deadline), key=RunKey(tenant, "late"))
         await pair[0].runs.accept(new, worker_id=None)
     # As the previous release accepted them:
     await oracle.rows(
@@ -334,25 +315,25 @@ async def test_runs_that_wait_for_others_of_their_tenant_are_given_no_jobs(
     pair: tuple[Stores, Stores], oracle: Oracle
 ) -> None:
     """Such runs need no jobs, so recovery does not recreate thousands of them."""
-    await give(pair[0], max_running=0)
-    await pair[0].runs.accept(run("waits"), worker_id="w1")
+    await set_quota(pair[0], max_running=0)
+    await pair[0].runs.accept(run_within("waits"), worker_id="w1")
     await pair[0].runs.accept(new_run("lost", tenant="other"), worker_id=None)
     await oracle.rows("DELETE FROM procrastinate_jobs")
     await oracle.rows("UPDATE runs SET queued_at = queued_at - interval '1 minute'")
 
     assert await recovery_of(pair[0]).recover() == [RunKey("other", "lost")]
     await oracle.rows("DELETE FROM procrastinate_jobs")
-    assert await replace(recovery_of(pair[0]), usual_max_running=0).recover() == []
+    assert await recovery_of(pair[0], usual_max_running=0).recover() == []
 
 
 async def test_a_tenant_without_a_quota_has_that_of_the_configuration(database_url: str) -> None:
     """A limit of zero allows nothing."""
     limits = store_limits(quota=Quota(max_running=0))
     async with open_stores(database_url, limits) as stores:
-        accepted = await stores.runs.accept(run("r1"), worker_id="w1")
+        accepted = await stores.runs.accept(run_within("r1"), worker_id="w1")
         assert accepted.run.status is RunStatus.QUEUED
         assert await stores.runs.claim(None, "w1") is None
-        await give(stores, max_running=1)
+        await set_quota(stores, max_running=1)
         assert await stores.runs.claim(None, "w1") is not None
 
 
@@ -364,7 +345,9 @@ async def test_a_tenant_whose_lock_is_held_is_passed_over_with_all_its_runs(
     for tenant in ("a", "b"):
         await quotas.put(tenant, Quota(max_running=9))
     for tenant, count in (("a", 1), ("b", 60), ("c", 1)):
-        runs = [replace(run(f"r{n:02}"), key=RunKey(tenant, f"r{n:02}")) for n in range(count)]
+        runs = [
+            replace(run_within(f"r{n:02}"), key=RunKey(tenant, f"r{n:02}")) for n in range(count)
+        ]
         for each in runs:
             await pair[0].runs.accept(each, worker_id=None)
 

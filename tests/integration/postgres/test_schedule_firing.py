@@ -17,7 +17,7 @@ from caseworker.features.schedules.schedule import NewSchedule, Overlap
 from caseworker.features.schedules.timing import CatchUp
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.quotas import Quota
-from tests.integration.postgres.test_schedules import HOURLY, RUN
+from tests.integration.postgres.hourly import HOURLY, SCHEDULED_RUN
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import store_limits
@@ -46,7 +46,7 @@ GROUP BY 1, 2
 async def template(stores: Stores) -> NewSchedule:
     """Store the schedule that is copied; it is due in a year at most."""
     timing = replace(HOURLY, cron="0 0 1 1 *", catch_up=CatchUp.ONE)
-    run = replace(RUN, sent={"input": "2+2?"}, webhook=None)
+    run = replace(SCHEDULED_RUN, sent={"input": "2+2?"}, webhook=None)
     new = NewSchedule(
         tenant="default", name="template", timing=timing, run=run, overlap=Overlap.SKIP
     )

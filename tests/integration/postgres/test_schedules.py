@@ -16,32 +16,25 @@ from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import (
     NewSchedule,
     Overlap,
-    ScheduledRun,
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
-from caseworker.features.schedules.timing import CatchUp, Timing
+from caseworker.features.schedules.timing import CatchUp
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.quotas import Queueing, Quota
-from caseworker.runs.run import RunKey, RunStatus, Webhook
+from caseworker.runs.run import RunKey, RunStatus
+from tests.integration.postgres.hourly import HOURLY, SCHEDULED_RUN
 from tests.support.limits import store_limits
 from tests.support.stores import CANCEL_REQUEST, NotingObserver, Oracle, Stores, end_of, new_run
 
-HOURLY = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
-RUN = ScheduledRun(
-    sent={"input": "2+2?", "priority": 7, "concurrency_key": "k", "concurrency_limit": 2},
-    request=new_run("any").request,
-    request_hash="hash",
-    metadata={"team": "blue"},
-    webhook=Webhook("https://example.com/hook"),
-)
-
 
 def schedule(name: str = "hourly", **changes: Any) -> NewSchedule:
-    usual = NewSchedule(tenant="default", name=name, timing=HOURLY, run=RUN, overlap=Overlap.ALLOW)
+    usual = NewSchedule(
+        tenant="default", name=name, timing=HOURLY, run=SCHEDULED_RUN, overlap=Overlap.ALLOW
+    )
     return replace(usual, **changes)
 
 
@@ -83,7 +76,7 @@ async def test_a_schedule_is_kept_changed_and_deleted(
     assert (created, anew) == (True, False)
     assert again.schedule_id == made.schedule_id
     assert again.overlap is Overlap.SKIP
-    assert again.run == RUN
+    assert again.run == SCHEDULED_RUN
     assert await schedules.get("default", "hourly") == again
 
     with pytest.raises(ScheduleNotFoundError):
@@ -254,9 +247,9 @@ async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
     """The schedule locks the tenant before any row that a concurrent acceptance needs."""
     quota = Quota(max_cost_usd_per_day=Decimal(10))
     await PostgresQuotas(stores.engines.work, Quota()).put("default", quota)
-    request = replace(RUN.request, budget=Budget(max_cost_usd=Decimal(1)))
+    request = replace(SCHEDULED_RUN.request, budget=Budget(max_cost_usd=Decimal(1)))
     yearly = replace(HOURLY, cron="0 0 1 1 *", catch_up=CatchUp.ONE)
-    run = replace(RUN, request=request)
+    run = replace(SCHEDULED_RUN, request=request)
     await schedules.put(schedule(overlap=Overlap.CANCEL_RUNNING, timing=yearly, run=run))
     await oracle.rows("UPDATE schedules SET next_at = now() - interval '1 year'")
     await firing.fire("default", "hourly")

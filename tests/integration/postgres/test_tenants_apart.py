@@ -1,6 +1,6 @@
 """Row-level security: the rows that a transaction of one tenant can read and change."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -11,66 +11,12 @@ from sqlalchemy import make_url, text
 from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.platform.postgres.engines import AS_TENANT, transaction
 from caseworker.platform.postgres.migrating import downgrade, upgrade
-from caseworker.runs.postgres.tables import metadata, runs
+from caseworker.runs.postgres.tables import runs
+from tests.integration.postgres.two_tenants import KEPT_APART, OTHERS, rows_of_two_tenants
 from tests.support.database import TestServer
 from tests.support.stores import Stores, new_run, open_stores
 
 NOT_FOR_TENANTS = {"api_keys"}
-KEPT_APART = sorted(
-    {str(table.name) for table in metadata.tables.values() if "tenant_id" in table.columns}
-    | {
-        "accounts",
-        "audit",
-        "provider_turns",
-        "quotas",
-        "quota_days",
-        "quota_rates",
-        "stored",
-        "waiting_tenants",
-        "webhook_secrets",
-    }
-)
-"""Tables with a tenant, some of which only SQL statements name."""
-OTHERS = "ab"
-
-
-VALUES = {
-    "integer": "1",
-    "bigint": "1",
-    "double precision": "1",
-    "numeric": "1",
-    "boolean": "true",
-    "json": "{}",
-    "jsonb": "{}",
-    "bytea": "x",
-    "ARRAY": "{}",
-    "timestamp with time zone": "2026-01-01T00:00:00Z",
-    "date": "2026-01-01",
-}
-"""Values for required columns by type; text columns get the name of the tenant."""
-
-
-def rows_of_two_tenants(connection: psycopg.Connection) -> None:
-    """Insert a row of each tenant into every table, with its constraints dropped."""
-    connection.execute("SET session_replication_role = replica")
-    for table in KEPT_APART:
-        checks = "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = %s::regclass"
-        for (name,) in connection.execute(checks, (table,)).fetchall():
-            drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}")
-            connection.execute(drop.format(sql.Identifier(table), sql.Identifier(name)))
-        needed = connection.execute(
-            "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = %s"
-            " AND table_schema = 'public' AND is_nullable = 'NO' AND column_default IS NULL"
-            " AND is_identity = 'NO'",
-            (table,),
-        ).fetchall()
-        for tenant in OTHERS:
-            insert = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
-                sql.Identifier(table),
-                sql.SQL(", ").join(sql.Identifier(name) for name, _ in needed),
-                sql.SQL(", ").join(sql.Literal(VALUES.get(kind, tenant)) for _, kind in needed),
-            )
-            connection.execute(insert)
 
 
 @pytest.fixture
@@ -153,13 +99,6 @@ def test_every_table_of_tenants_is_forced_to_keep_them_apart(database_url: str) 
         ).fetchall()
 
     assert [name for (name,) in forced] == KEPT_APART
-
-
-@pytest.fixture
-async def stores(database_url: str) -> AsyncIterator[Stores]:
-    """Open the stores of one process."""
-    async with open_stores(database_url) as stores:
-        yield stores
 
 
 async def test_a_statement_that_forgets_its_tenant_shows_nothing_of_others(stores: Stores) -> None:

@@ -16,12 +16,12 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import RunKey
-from tests.integration.postgres.test_overtaking import blocks_read
 from tests.support.limits import store_limits
 from tests.support.stores import (
     CANCEL_REQUEST,
     Oracle,
     Stores,
+    blocks_read,
     end_of,
     new_run,
     open_oracle,

@@ -20,8 +20,8 @@ from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.run import END_TYPES, NewRun, Run, RunStatus, Webhook
-from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
+from tests.support.runs import run_service
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, new_run
 from tests.support.webhook_receiver import receiving
 
@@ -283,7 +283,7 @@ async def test_a_message_that_nothing_signs_is_not_sent(stores: Stores, oracle: 
 
     def deliveries(store: PostgresWebhooks) -> Deliveries:
         runs, limits = (
-            RunService(stores.runs, None, settle_seconds=0.5),
+            run_service(stores.runs),
             delivery_limits(Settings().webhooks),
         )
         return Deliveries(store, sender, runs, view, limits)

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.integration.queue.stale import World
+from tests.integration.queue.stale import StaleRuns
 from tests.support.stores import open_oracle, open_stores
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[World]:
+async def world(database_url: str) -> AsyncIterator[StaleRuns]:
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
-        yield World(stores, oracle)
+        yield StaleRuns(stores, oracle)

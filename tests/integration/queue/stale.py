@@ -6,7 +6,7 @@ from typing import Any
 
 from caseworker.runs.postgres.workers import StaleRunRecovery
 from caseworker.runs.run import Run, RunKey
-from tests.support.stores import Oracle, Stores, ended_nowhere, new_run
+from tests.support.stores import Oracle, Stores, new_run, recovery_of
 
 KEY = RunKey("default", "case-1")
 STALE = 10.0
@@ -14,7 +14,7 @@ WAITING = "SELECT queueing_lock FROM procrastinate_jobs WHERE status = 'todo' OR
 
 
 @dataclass
-class World:
+class StaleRuns:
     stores: Stores
     oracle: Oracle
     living: tuple[str, ...] = ("alive",)
@@ -27,9 +27,8 @@ class World:
             "stale_seconds": STALE,
             "max_attempts": 5,
             "clock": lambda: self.now,
-            "end": ended_nowhere,
         }
-        return StaleRunRecovery(engines=self.stores.engines, **usual | options)
+        return recovery_of(self.stores, **usual | options)
 
     async def recover(self, **options: Any) -> Sequence[RunKey]:
         """Recover twice; between the two calls the heartbeats of dead workers become stale."""

@@ -8,13 +8,13 @@ from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.postgres.workers import take_lost
 from caseworker.runs.silence import MISSED_BEATS, Silent
-from tests.integration.queue.stale import KEY, World
+from tests.integration.queue.stale import KEY, StaleRuns
 from tests.support.stores import CANCEL_REQUEST, graph_with_calls, open_stores, records_of
 
 
 @pytest.mark.guarantee(21)
 async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them(
-    database_url: str, world: World
+    database_url: str, world: StaleRuns
 ) -> None:
     """Both missed heartbeats, but only the connection of the killed process is gone."""
     await world.claimed()
@@ -36,7 +36,7 @@ async def test_a_killed_process_loses_its_runs_at_once_and_a_slow_one_keeps_them
 @pytest.mark.guarantee(21)
 @pytest.mark.parametrize("surely", [True, False])
 async def test_a_process_that_beats_after_it_was_found_silent_keeps_its_runs(
-    world: World, surely: bool
+    world: StaleRuns, surely: bool
 ) -> None:
     """The recovery judges the heartbeat that was too old, and not the process."""
     await world.beat("slow", seconds_ago=100)
@@ -51,7 +51,7 @@ async def test_a_process_that_beats_after_it_was_found_silent_keeps_its_runs(
 
 
 async def test_a_slow_process_that_connects_again_keeps_its_runs(
-    database_url: str, world: World
+    database_url: str, world: StaleRuns
 ) -> None:
     """The server may not have noticed yet that the old connection is gone."""
     async with open_stores(database_url) as old, open_stores(database_url) as new:
@@ -71,7 +71,7 @@ async def test_a_slow_process_that_connects_again_keeps_its_runs(
     [(1, 0, 0), (2, 0, 5), (3, 2, 30), (4, 0, 180), (5, 0, 300), (31, 0, 300), (3, 3, 0)],
 )
 async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
-    database_url: str, world: World, losses: int, deaths: int, seconds: int
+    database_url: str, world: StaleRuns, losses: int, deaths: int, seconds: int
 ) -> None:
     """Its code may crash its workers unseen; a run that will fail now does not wait."""
     await world.beat("dead", seconds_ago=15)
@@ -90,7 +90,7 @@ async def test_a_run_that_was_lost_again_and_again_waits_ever_longer(
 
 
 @pytest.mark.req("003/resume")
-async def test_a_run_that_got_on_since_it_was_last_lost_does_not_wait(world: World) -> None:
+async def test_a_run_that_got_on_since_it_was_last_lost_does_not_wait(world: StaleRuns) -> None:
     """Earlier losses do not count."""
     await world.beat("dead", seconds_ago=15)
     run = await world.claimed()
@@ -106,7 +106,7 @@ async def test_a_run_that_got_on_since_it_was_last_lost_does_not_wait(world: Wor
 
 
 @pytest.mark.parametrize("other", ["case-0", "case-2"])
-async def test_the_results_of_another_run_are_no_progress(world: World, other: str) -> None:
+async def test_the_results_of_another_run_are_no_progress(world: StaleRuns, other: str) -> None:
     """Neither those of an earlier run of the tenant, nor those of a later one."""
     await world.beat("dead", seconds_ago=15)
     await world.beat("alive")
@@ -122,7 +122,7 @@ async def test_the_results_of_another_run_are_no_progress(world: World, other: s
 
 
 @pytest.mark.req("card/delete")
-async def test_a_lost_run_that_is_to_be_cancelled_does_not_wait(world: World) -> None:
+async def test_a_lost_run_that_is_to_be_cancelled_does_not_wait(world: StaleRuns) -> None:
     """The number of losses makes no difference."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()

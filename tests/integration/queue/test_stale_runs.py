@@ -17,7 +17,7 @@ from caseworker.runs.postgres.workers import (
 )
 from caseworker.runs.run import RunKey, RunStatus
 from caseworker.runs.silence import Silent
-from tests.integration.queue.stale import KEY, STALE, World
+from tests.integration.queue.stale import KEY, STALE, StaleRuns
 from tests.integration.queue.world import HoldingExecutor, working
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
@@ -33,7 +33,7 @@ from tests.support.stores import (
 
 @pytest.mark.req("003/resume")
 @pytest.mark.guarantee(10)
-async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World) -> None:
+async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: StaleRuns) -> None:
     """Their active time is kept, and runs of a living process are left alone."""
     await world.beat("dead", seconds_ago=15)
     await world.beat("alive", seconds_ago=5)
@@ -56,7 +56,7 @@ async def test_runs_of_a_silent_process_are_queued_again_with_a_job(world: World
 
 
 async def test_a_run_that_waits_for_a_person_goes_on_by_itself_when_its_time_is_up(
-    world: World,
+    world: StaleRuns,
 ) -> None:
     """A waiting run has no owner, so none is lost; after its time it gets a job."""
     await world.beat("dead", seconds_ago=15)
@@ -74,7 +74,7 @@ async def test_a_run_that_waits_for_a_person_goes_on_by_itself_when_its_time_is_
 @pytest.mark.guarantee(21)
 @pytest.mark.parametrize(("refuses", "seconds"), [(False, 3.0), (True, STALE)])
 async def test_a_process_without_a_connection_is_dead_only_if_there_are_connections(
-    database_url: str, world: World, refuses: bool, seconds: float
+    database_url: str, world: StaleRuns, refuses: bool, seconds: float
 ) -> None:
     """A living process may have lost its connection and get no new one: too many clients."""
     await world.oracle.rows("INSERT INTO workers (worker_id) VALUES ('cut off')")
@@ -83,7 +83,7 @@ async def test_a_process_without_a_connection_is_dead_only_if_there_are_connecti
         FaultProxy(upstream_of(database_url)) as proxy,
         open_stores(proxied(database_url, proxy)) as stores,
     ):
-        looker = World(stores, world.oracle)
+        looker = StaleRuns(stores, world.oracle)
         recovery = looker.recovery(interval_seconds=1.0)
         assert await recovery.recover() == []
         proxy.refuse(refuses)
@@ -93,7 +93,7 @@ async def test_a_process_without_a_connection_is_dead_only_if_there_are_connecti
     assert (proxy.counts.refused > 0) is refuses
 
 
-async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> None:
+async def test_a_process_without_a_row_is_given_the_same_time(world: StaleRuns) -> None:
     """The process may have reconnected and accepted the run before its next heartbeat."""
     await world.claimed(worker_id="unknown")
     assert await world.recover() == []
@@ -102,7 +102,7 @@ async def test_a_process_without_a_row_is_given_the_same_time(world: World) -> N
     assert await world.recover() == [KEY]
 
 
-async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: World) -> None:
+async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: StaleRuns) -> None:
     """Leaving removes the row of the process, so its runs are recovered as if it had died."""
     await world.beat("alive")
     await world.claimed(worker_id="alive")
@@ -112,7 +112,7 @@ async def test_a_process_that_left_in_order_loses_what_it_left_behind(world: Wor
     assert await world.recover() == [KEY]
 
 
-async def test_workers_are_listed_and_can_be_drained(world: World) -> None:
+async def test_workers_are_listed_and_can_be_drained(world: StaleRuns) -> None:
     """The list shows silence and runs of each worker, and a draining worker claims no runs."""
     pool, long = world.stores.engines.work, 1e6
     await world.beat("dead", seconds_ago=60)
@@ -131,7 +131,7 @@ async def test_workers_are_listed_and_can_be_drained(world: World) -> None:
     assert None not in [each.drain_requested_at for each in await list_workers(pool)]
 
 
-async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -> None:
+async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: StaleRuns) -> None:
     """The thawed process's late writes change nothing."""
     await world.beat("dead", seconds_ago=15)
     frozen = await world.claimed()
@@ -145,7 +145,7 @@ async def test_a_process_that_thaws_is_told_that_it_owns_nothing(world: World) -
 
 @pytest.mark.req("card/delete")
 async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
-    database_url: str, world: World
+    database_url: str, world: StaleRuns
 ) -> None:
     """The next owner sees the request before it does anything."""
     await world.beat("dead", seconds_ago=15)
@@ -161,7 +161,7 @@ async def test_a_stop_survives_the_process_that_should_have_obeyed_it(
 
 
 @pytest.mark.req("card/delete")
-async def test_a_cancelled_run_of_a_dead_process_can_be_ended_at_once(world: World) -> None:
+async def test_a_cancelled_run_of_a_dead_process_can_be_ended_at_once(world: StaleRuns) -> None:
     """The recovered run has a job, and each process can claim it to end it without a slot."""
     await world.beat("dead", seconds_ago=15)
     run = await world.claimed()
@@ -181,7 +181,7 @@ async def test_a_cancelled_run_of_a_dead_process_can_be_ended_at_once(world: Wor
     assert claimed.cancel_request is not None
 
 
-async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> None:
+async def test_a_queued_run_whose_job_was_lost_gets_another(world: StaleRuns) -> None:
     """A run that waits for a slot gets none, however long it waits."""
     for name in ("case-1", "case-2"):
         await world.stores.runs.accept(new_run(name), worker_id=None)
@@ -194,7 +194,9 @@ async def test_a_queued_run_whose_job_was_lost_gets_another(world: World) -> Non
 
 
 @pytest.mark.parametrize("worker", ["silent", "pruned"])
-async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, worker: str) -> None:
+async def test_a_job_that_a_lost_process_had_taken_is_replaced(
+    world: StaleRuns, worker: str
+) -> None:
     """The run was not claimed; only jobs of living workers are left alone."""
     await world.stores.runs.accept(new_run("case-1"), worker_id=None)
     await world.oracle.rows(
@@ -227,7 +229,7 @@ async def test_a_job_that_a_lost_process_had_taken_is_replaced(world: World, wor
     ]
 
 
-async def test_many_lost_runs_are_taken_in_several_transactions(world: World) -> None:
+async def test_many_lost_runs_are_taken_in_several_transactions(world: StaleRuns) -> None:
     """One recovery takes all of them."""
     count = 2 * BATCH + 10
     await world.beat("dead", seconds_ago=15)
@@ -240,10 +242,12 @@ async def test_many_lost_runs_are_taken_in_several_transactions(world: World) ->
     assert await world.oracle.value("SELECT count(*) FROM workers") == 0
 
 
-async def test_two_recoveries_at_once_take_each_run_once(database_url: str, world: World) -> None:
+async def test_two_recoveries_at_once_take_each_run_once(
+    database_url: str, world: StaleRuns
+) -> None:
     """Neither waits for the other, and no loss is counted twice."""
     async with AsyncExitStack() as stack:
-        other = World(await stack.enter_async_context(open_stores(database_url)), world.oracle)
+        other = StaleRuns(await stack.enter_async_context(open_stores(database_url)), world.oracle)
         for round_number in range(5):
             await world.beat("dead", seconds_ago=15)
             async with asyncio.TaskGroup() as group:
@@ -263,7 +267,7 @@ async def test_two_recoveries_at_once_take_each_run_once(database_url: str, worl
             await world.oracle.rows("DELETE FROM procrastinate_jobs")
 
 
-async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
+async def test_what_is_locked_is_left_for_the_next_look(world: StaleRuns) -> None:
     """Recovery skips locked runs and keeps the worker's row until all runs are recovered."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
@@ -277,7 +281,7 @@ async def test_what_is_locked_is_left_for_the_next_look(world: World) -> None:
 
 
 async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_still_has(
-    world: World,
+    world: StaleRuns,
 ) -> None:
     """The process's heartbeat waits for the recovery and returns the remaining runs."""
     await world.beat("slow", seconds_ago=15)
@@ -295,7 +299,7 @@ async def test_a_process_that_beats_while_it_is_being_recovered_keeps_what_it_st
     assert await world.recover() == []
 
 
-async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> None:
+async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: StaleRuns) -> None:
     """The next recovery finds everything unchanged."""
     await world.beat("dead", seconds_ago=15)
     await world.claimed()
@@ -308,7 +312,7 @@ async def test_a_recovery_that_dies_halfway_has_taken_nothing(world: World) -> N
 
 
 async def test_a_process_recovers_runs_although_it_has_no_room_itself(
-    database_url: str, world: World
+    database_url: str, world: StaleRuns
 ) -> None:
     """Another process may have a free slot."""
     full, free = HoldingExecutor("full", slots=0), HoldingExecutor("free")
@@ -325,14 +329,14 @@ async def test_a_process_recovers_runs_although_it_has_no_room_itself(
 TAKING: dict[str, Any] = {"stale_seconds": STALE, "max_attempts": 5}
 
 
-async def silent(world: World) -> list[Silent]:
+async def silent(world: StaleRuns) -> list[Silent]:
     """Return all workers, as if each had been silent for too long."""
     rows = await world.oracle.rows("SELECT worker_id, beat_at FROM workers")
     return [Silent(row["worker_id"], row["beat_at"], surely=True) for row in rows]
 
 
 @asynccontextmanager
-async def locked(world: World, run_id: str) -> AsyncIterator[None]:
+async def locked(world: StaleRuns, run_id: str) -> AsyncIterator[None]:
     """Lock the row of a run, like a process frozen in a transaction."""
     async with world.oracle.connection.transaction():
         await world.oracle.rows("SELECT FROM runs WHERE run_id = %s FOR UPDATE", run_id)

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from caseworker.engine.supervision import Supervisor
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.runs.execution import ActiveRun
 from caseworker.runs.executor import RunExecutor
@@ -14,6 +13,7 @@ from caseworker.runs.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import executor_limits, patience
 from tests.support.memory_runs import MemoryRuns
+from tests.support.runs import executor_parts
 from tests.support.stores import Stores
 
 NEVER = 3600.0
@@ -25,16 +25,9 @@ class HoldingExecutor(RunExecutor):
     """An executor whose runs last until a test ends them."""
 
     def __init__(self, worker_id: str = "w1", *, slots: int = 1000) -> None:
-        store = MemoryRuns()
-        super().__init__(
-            worker_id=worker_id,
-            store=store,
-            journals=store,
-            catalog=NodeCatalog([]),
-            supervisor=Supervisor(grace_seconds=5),
-            services={},
-            limits=executor_limits(max_runs=slots),
-        )
+        limits = executor_limits(max_runs=slots)
+        parts = executor_parts(MemoryRuns(), NodeCatalog([]), name=worker_id, limits=limits)
+        super().__init__(**parts)
         self._started = asyncio.Event()
         self._ends: dict[RunKey, asyncio.Event] = defaultdict(asyncio.Event)
 

@@ -9,7 +9,7 @@ from typing import Any
 from caseworker.core.trace.node import OVERRUN_TOKENS, OVERRUN_USD
 from tests.property.judge.provider import Generation
 from tests.property.judge.stories import Story, descendants
-from tests.property.judge.world import World
+from tests.property.judge.world import JudgedService
 
 CENT = Decimal("1e-9")
 
@@ -24,7 +24,7 @@ class Verdict:
     """How often each kind of call, ending and answer occurred."""
 
 
-def judged(story: Story, world: World) -> Verdict:
+def judged(story: Story, world: JudgedService) -> Verdict:
     """Judge a story that has ended; the provider forgets its calls."""
     verdict, tenant = Verdict(story.seed), story.tenant
     generations = [g for g in world.provider.generations if g.marker.startswith(f"<{story.seed}/")]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tests.property.judge.bodies import Drawn, adversarial_text, drawn_body, ordinary_text
 from tests.property.judge.provider import Behaviour, some_behaviour
 from tests.property.judge.truth import CHAT, FAMILIES, MESSAGES, RESPONSES
-from tests.property.judge.world import OPERATOR_KEY, Answer, World
+from tests.property.judge.world import OPERATOR_KEY, Answer, JudgedService
 
 SETTLED_SECONDS: Final = 400.0
 """Virtual seconds after the last event in which every run has ended."""
@@ -134,7 +134,7 @@ class Story:
                 kind = chance.choice(("cancel", "cancel", "finish"))
                 yield Event(chance.uniform(0, span), kind, run.number)
 
-    async def play(self, world: World) -> None:
+    async def play(self, world: JudgedService) -> None:
         """Play the story until every call has ended."""
         self.began_at = asyncio.get_running_loop().time()
         admin = await world.tenant(self.tenant)
@@ -164,7 +164,7 @@ class Story:
         """Return the process that owns a run: a child's is that of its parent."""
         return run.process if run.parent is None else self._process(self.runs[run.parent])
 
-    async def _open(self, world: World, run: RunPlan, admin: str) -> None:
+    async def _open(self, world: JudgedService, run: RunPlan, admin: str) -> None:
         body: dict[str, Any] = {"kind": "external", "run_id": f"r{run.number}"}
         if run.budget:
             body["budget"] = run.budget
@@ -203,7 +203,7 @@ class Story:
             data["output_schema"] = {"type": "object", "properties": fields}
         return {"id": name, "type": "llm", "data": data}
 
-    async def _call(self, world: World, call: CallPlan) -> None:
+    async def _call(self, world: JudgedService, call: CallPlan) -> None:
         await asyncio.sleep(call.at)
         run = self.runs[call.run]
         call.drawn = drawn = self._body(call, run.responses)
@@ -233,7 +233,7 @@ class Story:
         if is_whole and call.drawn.path == RESPONSES and b"completed" in call.answer.body:
             run.responses.append(f"id-{call.marker[1:-1].replace('/', '-')}")
 
-    async def _happen(self, world: World, event: Event, admin: str) -> None:
+    async def _happen(self, world: JudgedService, event: Event, admin: str) -> None:
         await asyncio.sleep(event.at)
         run = self.runs[event.run]
         if not run.run_id:

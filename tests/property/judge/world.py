@@ -81,7 +81,7 @@ def _model(family: Family) -> dict[str, Any]:
 
 
 @dataclass
-class World:
+class JudgedService:
     """The processes, the provider and the database."""
 
     apps: Sequence[FastAPI]
@@ -194,7 +194,7 @@ def _noted(send: Callable[..., Any]) -> Callable[..., Any]:
 @asynccontextmanager
 async def open_world(
     url: str, behaviour_of: Callable[[str, int], Behaviour], *, processes: int = 2
-) -> AsyncIterator[World]:
+) -> AsyncIterator[JudgedService]:
     """Open the processes on a database, with a provider that behaves as drawn."""
     provider = CountingProvider(behaviour_of)
     with ExitStack() as patches:
@@ -213,6 +213,6 @@ async def open_world(
         async with opened[0].opened():
             if processes > 1:
                 async with opened[1].opened():
-                    yield World(apps, provider, connection)
+                    yield JudgedService(apps, provider, connection)
             else:
-                yield World(apps, provider, connection)
+                yield JudgedService(apps, provider, connection)

@@ -16,8 +16,8 @@ from caseworker.engine.events import Event
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import DetachedError, Supervisor
-from tests.support.seeded_loop import SeededLoop
-from tests.unit.engine.gateway import Gateway, play
+from tests.support.seeded_loop import SeededLoop, now, play
+from tests.unit.engine.gateway import Gateway
 
 GRACE_SECONDS = 1.0
 
@@ -86,7 +86,7 @@ def prepared(of: StepGraph, node: Any, **limits: Mapping[str, Any]) -> PreparedG
 CHAIN = graph("ABC", flow("A", "B"), flow("B", "C"))
 
 
-class World:
+class GraphRun:
     """One run of a graph, with its gateway, node and recorded events."""
 
     def __init__(self, node: Scripted, budget: Budget) -> None:
@@ -135,15 +135,15 @@ def drive(
     *,
     budget: Budget | None = None,
     inputs: Mapping[str, Any] | None = None,
-    before: Callable[[World], None] = lambda world: None,
+    before: Callable[[GraphRun], None] = lambda world: None,
     seed: int = 0,
     limits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     after_seconds: float = 0,
-) -> tuple[GraphOutcome, World]:
+) -> tuple[GraphOutcome, GraphRun]:
     """Execute a graph under a supervisor on virtual time, then sleep for ``after_seconds``."""
 
-    async def main() -> tuple[GraphOutcome, World]:
-        world = World(node or Scripted(), budget or Budget())
+    async def main() -> tuple[GraphOutcome, GraphRun]:
+        world = GraphRun(node or Scripted(), budget or Budget())
         before(world)
         execution = world.execution(of, inputs or {}, limits)
         token = world.gateway.token
@@ -162,9 +162,41 @@ def drive(
         assert world.gateway.settled()
         return outcome, world
 
-    result: tuple[GraphOutcome, World] = play(main, seed)
+    result: tuple[GraphOutcome, GraphRun] = play(main, seed)
     return result
 
 
 def statuses(outcome: GraphOutcome) -> dict[str, str]:
     return {step: report.status.value for step, report in outcome.steps.items()}
+
+
+Inputs = Mapping[str, Any]
+
+
+def nests(inner: StepGraph, node: Scripted, **limits: Mapping[str, Any]) -> Any:
+    """Return a step function that executes a graph."""
+
+    async def work(context: FlowContext, inputs: Inputs) -> Inputs:
+        nested = GraphExecution.inside(context, prepared(inner, node, **limits), inputs)
+        context.keep(lambda: {"default": nested.outputs()})
+        return {"default": await nested.result()}
+
+    return work
+
+
+class Failing(Scripted):
+    """Fails its first ``times`` attempts of step A."""
+
+    def __init__(self, times: int, error: Exception | None = None) -> None:
+        super().__init__(A=self.work)
+        self.times = times
+        self.error = error or OurError("Not yet.")
+        self.began: list[float] = []
+        self.paths: list[str] = []
+
+    async def work(self, context: FlowContext, inputs: Inputs) -> Inputs:
+        self.began.append(now() - 1)
+        self.paths.append(context.path.text)
+        if len(self.began) <= self.times:
+            raise self.error
+        return {"default": "at last"}

@@ -21,19 +21,12 @@ from caseworker.engine.step_path import StepPath
 from tests.support.graph_invariants import violations
 from tests.support.limits import retry_policy
 from tests.support.scripted_call import ScriptedCall
-from tests.support.seeded_loop import SeededLoop, run
+from tests.support.seeded_loop import SeededLoop, now, play
 
 ESTIMATE = Spent(tokens_in=80, tokens_out=20, cost_usd=Decimal("0.50"))
 
 
 REAL = Spent(tokens_in=70, tokens_out=5, cost_usd=Decimal("0.30"))
-
-
-def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
-    """Run a coroutine on virtual time and check that no task is left over."""
-    story = run(main, seed)
-    assert story.leftover == ()
-    return story.result
 
 
 class MemoryJournal:
@@ -244,10 +237,6 @@ def told(story: Story, **settings: Any) -> Gateway:
 
     play(main)
     return made[0]
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 async def answers() -> Reply:

@@ -11,16 +11,8 @@ from caseworker.engine.call import (
     Reply,
 )
 from caseworker.engine.supervision import Supervisor
-from tests.unit.engine.gateway import (
-    ESTIMATE,
-    REAL,
-    Attempts,
-    Gateway,
-    answers,
-    busy,
-    now,
-    told,
-)
+from tests.support.seeded_loop import now
+from tests.unit.engine.gateway import ESTIMATE, REAL, Attempts, Gateway, answers, busy, told
 
 
 @pytest.mark.req("000/E2", "002/13.4")

@@ -6,8 +6,9 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import AttemptError, CallFailedError, Reply
 from caseworker.engine.events import Event
-from tests.unit.engine.gateway import REAL, Gateway, play
-from tests.unit.runs.world import loop
+from tests.support.runs import loop
+from tests.support.seeded_loop import play
+from tests.unit.engine.gateway import REAL, Gateway
 
 
 class Heard(list[Event]):

@@ -17,14 +17,8 @@ from caseworker.engine.call import (
 from caseworker.engine.ports import IF_LOST, CallOutcome
 from caseworker.engine.supervision import Supervisor
 from tests.support.limits import retry_policy
-from tests.unit.engine.gateway import (
-    Attempts,
-    Gateway,
-    answers,
-    busy,
-    now,
-    told,
-)
+from tests.support.seeded_loop import now
+from tests.unit.engine.gateway import Attempts, Gateway, answers, busy, told
 
 
 @pytest.mark.req("002/21.1", "002/21.4", "002/13.2")

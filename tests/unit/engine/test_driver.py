@@ -10,7 +10,16 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.graph.graph import GraphError
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
-from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, flow, graph, statuses
+from tests.unit.engine.driving import (
+    CHAIN,
+    GraphRun,
+    OurError,
+    Scripted,
+    drive,
+    flow,
+    graph,
+    statuses,
+)
 
 
 def test_values_travel_along_flow_edges() -> None:
@@ -107,7 +116,7 @@ def test_a_node_that_does_not_keep_its_promise_fails_its_step(how: str) -> None:
     async def breaks(context: FlowContext, inputs: Mapping[str, Any]) -> Any:
         return None if how == "returns nothing" else {"default": object()}
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         if how == "returns no JSON":
             world.gateway.journal.note = refuse  # type: ignore[method-assign]
 
@@ -147,7 +156,7 @@ def test_steps_that_wait_for_one_another_fail_the_graph() -> None:
 def test_a_step_that_an_earlier_execution_has_finished_is_not_executed_again() -> None:
     """A step that an earlier execution finished keeps its outputs and is not charged again."""
 
-    def earlier(world: World) -> None:
+    def earlier(world: GraphRun) -> None:
         world.gateway.journal.remember("step:A", CallOutcome.RESULT, {"default": "then"})
 
     outcome, world = drive(graph("AB", flow("A", "B")), before=earlier)
@@ -161,7 +170,7 @@ def test_a_step_that_an_earlier_execution_has_finished_is_not_executed_again() -
 def test_a_step_that_an_earlier_execution_has_begun_is_executed_again_but_counted_once() -> None:
     """A step that an earlier execution started is not counted again, even at an exhausted limit."""
 
-    def earlier(world: World) -> None:
+    def earlier(world: GraphRun) -> None:
         world.gateway.journal.remember("step:A", CallOutcome.UNKNOWN)
 
     outcome, world = drive(graph("A"), before=earlier, budget=Budget(max_steps=0))

@@ -13,7 +13,7 @@ from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
-from tests.unit.engine.driving import CHAIN, Scripted, World, drive, statuses
+from tests.unit.engine.driving import CHAIN, GraphRun, Scripted, drive, statuses
 
 
 @pytest.mark.req("000/B1")
@@ -88,7 +88,7 @@ def test_a_step_begins_only_with_a_permission_to_go_on() -> None:
     async def refuse() -> None:
         raise stops.CancelledError("wished elsewhere")
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         world.gateway.journal.at_barrier = refuse
 
     outcome, world = drive(CHAIN, before=before)
@@ -125,7 +125,7 @@ def test_a_stop_reaches_a_step_in_flight(seed: int) -> None:
         await asyncio.sleep(60)
         return {}
 
-    def in_a_while(world: World) -> None:
+    def in_a_while(world: GraphRun) -> None:
         asyncio.get_running_loop().call_later(10, world.gateway.token.cancel, "enough")
 
     outcome, world = drive(CHAIN, Scripted(B=waits), before=in_a_while, seed=seed)
@@ -173,7 +173,7 @@ def test_work_that_was_abandoned_changes_nothing_any_more() -> None:
                 continue
         return {"default": "late"}
 
-    def in_a_while(world: World) -> None:
+    def in_a_while(world: GraphRun) -> None:
         asyncio.get_running_loop().call_later(10, world.gateway.token.cancel, "enough")
 
     outcome, world = drive(CHAIN, Scripted(B=stubborn), before=in_a_while)

@@ -11,9 +11,17 @@ from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.stops import HandOver
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
-from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
-from tests.unit.engine.test_hostile_nodes import deaf
-from tests.unit.engine.test_nested_graphs import nests
+from tests.support.seeded_loop import deaf
+from tests.unit.engine.driving import (
+    GraphRun,
+    OurError,
+    Scripted,
+    drive,
+    flow,
+    graph,
+    nests,
+    statuses,
+)
 
 Inputs = Mapping[str, Any]
 
@@ -31,7 +39,7 @@ async def stubborn(context: FlowContext, inputs: Inputs) -> Inputs:
 
 
 def hands_over_after(seconds: float) -> Any:
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         stop = HandOver("The process is shutting down.")
         asyncio.get_running_loop().call_later(seconds, world.gateway.token.trip, stop)
 
@@ -72,7 +80,7 @@ def test_a_step_that_ignores_a_hand_over_has_no_end_here() -> None:
 def test_what_a_recorded_step_produced_is_kept_if_the_run_is_stopped_at_once(seed: int) -> None:
     """Recorded results are kept even if the deadline passed while the run was queued again."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         for step_id in "AB":
             recorded = {"default": f"from {step_id}"}
             world.gateway.journal.remember(f"step:{step_id}", CallOutcome.RESULT, recorded)
@@ -103,7 +111,7 @@ def test_attempts_that_had_failed_are_not_made_again() -> None:
     cut, first = drive(graph("A"), node, limits=limits, before=hands_over_after(2.5))
     [entry] = [e for e in first.gateway.journal.entries.values() if e.call_key == "step:A"]
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         world.gateway.journal.remember("step:A", CallOutcome.UNKNOWN, entry.value, hashed="")
 
     outcome, world = drive(graph("A"), node, limits=limits, before=before)
@@ -132,7 +140,7 @@ def test_the_pause_before_an_attempt_that_had_begun_is_not_waited_again() -> Non
     [entry] = [e for e in first.gateway.journal.entries.values() if e.call_key == "step:A"]
     [(_, at_once), (_, after_the_pause)] = began
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         world.gateway.journal.remember("step:A", CallOutcome.UNKNOWN, entry.value, hashed="")
 
     began.clear()
@@ -147,7 +155,7 @@ def test_the_pause_before_an_attempt_that_had_begun_is_not_waited_again() -> Non
 def test_a_step_whose_attempts_were_used_up_goes_on_with_its_fallback_value() -> None:
     """A step with exhausted attempts returns its fallback value without another execution."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         failed = {"failed_attempts": 2, "error_class": "OurError", "message": "No."}
         world.gateway.journal.remember("step:A", CallOutcome.UNKNOWN, failed, hashed="")
 
@@ -169,7 +177,7 @@ def test_a_step_that_was_made_good_says_so_after_its_worker_was_lost_too() -> No
     whole, first = drive(graph("AB", flow("A", "B")), Scripted(A=fails), limits=limits)
     noted = {e.call_key: e for e in first.gateway.journal.entries.values()}
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         entry = noted["step:A"]
         assert entry.outcome is not None
         world.gateway.journal.remember("step:A", entry.outcome, entry.value, hashed="")

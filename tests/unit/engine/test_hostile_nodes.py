@@ -14,19 +14,19 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.report import StepBrokenError
 from tests.support.limits import retry_policy
 from tests.support.scripted_call import ScriptedCall
+from tests.support.seeded_loop import deaf, now
 from tests.unit.engine.driving import (
     CHAIN,
+    GraphRun,
     OurError,
     Scripted,
-    World,
     drive,
     flow,
     graph,
     link,
+    nests,
     statuses,
 )
-from tests.unit.engine.gateway import now
-from tests.unit.engine.test_nested_graphs import nests
 
 Inputs = Mapping[str, Any]
 
@@ -35,16 +35,6 @@ SKIP = {"policy": ErrorPolicy(on_error="skip", retry_count=1, fallback_value="in
 
 class Panic(BaseException):
     """A BaseException, as some libraries raise for their own failures."""
-
-
-async def deaf(seconds: float) -> None:
-    """Sleep for the given time and ignore every cancellation."""
-    until = now() + seconds
-    while now() < until:
-        try:
-            await asyncio.sleep(until - now())
-        except asyncio.CancelledError:
-            continue
 
 
 async def spends_too_much(context: FlowContext) -> None:
@@ -156,7 +146,7 @@ def test_everything_inside_an_attempt_that_is_abandoned_has_an_end() -> None:
         told.append(world_at_c[0].lifecycle("B/x"))
         return {}
 
-    world_at_c: list[World] = []
+    world_at_c: list[GraphRun] = []
     node.works["C"] = looks
     policy = ErrorPolicy(on_error="skip", timeout_ms=3000)
     outcome, world = drive(

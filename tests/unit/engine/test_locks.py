@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from caseworker.engine.concurrency import DeadlockError, NodeLock
-from tests.unit.engine.gateway import now, play
+from tests.support.seeded_loop import now, play
 
 
 async def hold(lock: NodeLock, seconds: float) -> float:

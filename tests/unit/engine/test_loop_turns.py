@@ -9,7 +9,7 @@ from caseworker.engine import concurrency
 from caseworker.engine.concurrency import LoopTurns
 from caseworker.engine.context import FlowContext
 from caseworker.platform.fair_slots import TENANT
-from tests.unit.engine.driving import Scripted, World, drive, flow, graph, statuses
+from tests.unit.engine.driving import GraphRun, Scripted, drive, flow, graph, statuses
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +109,7 @@ def test_a_run_between_two_steps_is_not_quiet() -> None:
         decided.set()
         return {"default": "C"}
 
-    def crowd(world: World) -> None:
+    def crowd(world: GraphRun) -> None:
         async def other() -> None:
             while not decided.is_set():
                 await asyncio.sleep(1)  # as long as a step: all continue at the same instant

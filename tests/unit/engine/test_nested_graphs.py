@@ -1,7 +1,6 @@
 """Graphs inside steps share one budget, one stop, one pool of step slots and one trace."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,38 +9,24 @@ from caseworker.core.budget import stops
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.usage import BudgetExceededError
-from caseworker.core.graph.graph import StepGraph
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import ExecutionResult, FlowContext
-from caseworker.engine.driver import GraphExecution
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.report import RecordedFailureError, class_of
 from tests.unit.engine.driving import (
+    GraphRun,
+    Inputs,
     OurError,
     Scripted,
-    World,
     drive,
     flow,
     graph,
-    prepared,
+    nests,
     statuses,
 )
 
-Inputs = Mapping[str, Any]
-
 OUTER = graph("ABC", flow("A", "B"), flow("B", "C"))
 INNER = graph("xyz", flow("x", "y"), flow("y", "z"))
-
-
-def nests(inner: StepGraph, node: Scripted, **limits: Mapping[str, Any]) -> Any:
-    """Return a step function that executes a graph."""
-
-    async def work(context: FlowContext, inputs: Inputs) -> Inputs:
-        nested = GraphExecution.inside(context, prepared(inner, node, **limits), inputs)
-        context.keep(lambda: {"default": nested.outputs()})
-        return {"default": await nested.result()}
-
-    return work
 
 
 @pytest.mark.req("000/B5")
@@ -148,7 +133,7 @@ def test_a_sub_budget_remembers_what_was_spent_before_its_worker_was_lost() -> N
         context.scope.charge({Dimension.TOKENS: 5})
         return {"default": None}
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         journal = world.gateway.journal
         journal.remember("step:B", CallOutcome.UNKNOWN, hashed="")
         journal.earlier_charges["B"] = {Dimension.TOKENS: 6}
@@ -188,7 +173,7 @@ def test_a_wish_to_stop_reaches_the_steps_of_a_nested_graph() -> None:
     node = Scripted()
     node.works["B"] = nests(INNER, node)
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         asyncio.get_running_loop().call_later(3.5, world.gateway.token.cancel)
 
     outcome, world = drive(OUTER, node, before=before)
@@ -249,7 +234,7 @@ def test_nested_graphs_share_one_pool_of_lanes(ceiling: int, seconds: int) -> No
     wide = graph("wxyz", max_parallel=4)
     node.works |= dict.fromkeys("ABCD", nests(wide, node))
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         world.slots = StepSlots(ceiling)
 
     outcome, world = drive(graph("ABCD", max_parallel=4), node, before=before)
@@ -262,7 +247,7 @@ def test_nested_graphs_share_one_pool_of_lanes(ceiling: int, seconds: int) -> No
 def test_the_finished_steps_of_a_nested_graph_are_not_executed_again() -> None:
     """A recovered run skips the finished steps of a nested graph."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         journal = world.gateway.journal
         journal.remember("step:A", CallOutcome.RESULT, {"default": "from A"})
         journal.remember("step:B", CallOutcome.UNKNOWN, hashed="")
@@ -281,7 +266,7 @@ def test_the_finished_steps_of_a_nested_graph_are_not_executed_again() -> None:
 def test_a_graph_that_had_failed_is_not_taken_up_again() -> None:
     """It executes nothing and reports the recorded failure."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         journal = world.gateway.journal
         failure = {"error_class": "ValueError", "message": "No.", "outputs": {"so": "far"}}
         journal.remember("step:A", CallOutcome.RESULT, {"default": "from A"}, hashed="")
@@ -308,7 +293,7 @@ def test_a_failure_is_journaled_with_what_the_step_had_so_far(refuses: bool) -> 
         context.keep(lambda: {"so": "far"})
         raise OurError("No.")
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         journal = world.gateway.journal
         note = journal.note
 

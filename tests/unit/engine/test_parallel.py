@@ -11,8 +11,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import FlowContext
-from tests.unit.engine.driving import OurError, Scripted, World, drive, flow, graph, statuses
-from tests.unit.engine.gateway import now
+from tests.support.seeded_loop import deaf, now
+from tests.unit.engine.driving import GraphRun, OurError, Scripted, drive, flow, graph, statuses
 
 Inputs = Mapping[str, Any]
 
@@ -109,12 +109,7 @@ def test_a_sibling_that_ignores_its_cancellation_is_abandoned() -> None:
         raise OurError("No.")
 
     async def stubborn(context: FlowContext, inputs: Inputs) -> Inputs:
-        until = now() + 20
-        while now() < until:
-            try:
-                await asyncio.sleep(until - now())
-            except asyncio.CancelledError:
-                continue
+        await deaf(20)
         ends.append(now())
         return {"default": "too late"}
 
@@ -134,7 +129,7 @@ def test_a_sibling_that_ignores_its_cancellation_is_abandoned() -> None:
 def test_a_wish_to_stop_reaches_every_lane() -> None:
     """A cancel request cuts off all running steps at once and becomes the run's stop."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         loop = asyncio.get_running_loop()
         loop.call_later(0.5, lambda: world.gateway.token.cancel("Enough."))
 
@@ -182,7 +177,7 @@ def test_a_limit_ends_the_run_and_lets_those_finish_that_it_had_let_begin() -> N
 def test_a_wish_to_stop_does_not_wait_for_those_that_a_limit_lets_finish() -> None:
     """A cancel request ends steps at once that a limit would let finish, and is the run's stop."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         asyncio.get_running_loop().call_later(5, world.gateway.token.cancel)
 
     node = Watched({"A": 1, "B": 50})

@@ -9,7 +9,7 @@ import pytest
 
 from caseworker.engine.approvals import Approvals, Decision, Question, StoredQuestion, Verdict
 from caseworker.engine.context import FlowContext
-from tests.unit.engine.driving import Scripted, World, drive, graph, statuses
+from tests.unit.engine.driving import GraphRun, Scripted, drive, graph, statuses
 
 QUESTION = Question(
     subject="pay", message="Pay?", arguments={"amount": 5}, schema=None, timeout_seconds=60
@@ -34,7 +34,7 @@ class Desk:
         return nullcontext()
 
 
-def executed(desk: Desk, question: Question, before: World | None = None) -> World:
+def executed(desk: Desk, question: Question, before: GraphRun | None = None) -> GraphRun:
     """Execute a step that asks; ``before`` is its earlier execution."""
     found: list[Decision] = []
 
@@ -42,7 +42,7 @@ def executed(desk: Desk, question: Question, before: World | None = None) -> Wor
         found.append(await Approvals(desk).decision(context, context.path, question))
         return {"default": found[0].verdict.value}
 
-    def remember(world: World) -> None:
+    def remember(world: GraphRun) -> None:
         for entry in before.gateway.journal.entries.values() if before else ():
             if entry.call_key.endswith("approval") and entry.outcome is not None:
                 world.gateway.journal.remember(

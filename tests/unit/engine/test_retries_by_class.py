@@ -6,8 +6,7 @@ import pytest
 
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.engine.ports import CallOutcome
-from tests.unit.engine.driving import OurError, World, drive, graph
-from tests.unit.engine.test_step_policies import Failing
+from tests.unit.engine.driving import Failing, GraphRun, OurError, drive, graph
 
 ONE = graph("A")
 
@@ -64,7 +63,7 @@ def test_the_class_of_a_failure_decides_whether_it_is_retried(
 def test_another_process_does_not_judge_a_noted_failure_again(final: bool, attempts: int) -> None:
     """A recovered run takes from the journal whether a failure was final."""
 
-    def noted(world: World) -> None:
+    def noted(world: GraphRun) -> None:
         about = {"error_class": "ToolFailedError", "message": "x", "failed_attempts": 1}
         value = {**about, "final": True} if final else about
         world.gateway.journal.remember("step:A", CallOutcome.UNKNOWN, value, hashed="")

@@ -1,7 +1,6 @@
 """The error policy of a step: attempts, retry delays and the final outcome."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,10 +14,18 @@ from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import BoundNode
 from caseworker.engine.report import StepTimeoutError
-from tests.unit.engine.driving import CHAIN, OurError, Scripted, World, drive, graph, statuses
-from tests.unit.engine.gateway import now
-
-Inputs = Mapping[str, Any]
+from tests.support.seeded_loop import deaf
+from tests.unit.engine.driving import (
+    CHAIN,
+    Failing,
+    GraphRun,
+    Inputs,
+    OurError,
+    Scripted,
+    drive,
+    graph,
+    statuses,
+)
 
 ONE = graph("A")
 INSTEAD = object()
@@ -40,24 +47,6 @@ class Fallback:
         return ExecutionResult({"default": "from the fallback"})
 
 
-class Failing(Scripted):
-    """Fails its first ``times`` attempts of step A."""
-
-    def __init__(self, times: int, error: Exception | None = None) -> None:
-        super().__init__(A=self.work)
-        self.times = times
-        self.error = error or OurError("Not yet.")
-        self.began: list[float] = []
-        self.paths: list[str] = []
-
-    async def work(self, context: FlowContext, inputs: Inputs) -> Inputs:
-        self.began.append(now() - 1)
-        self.paths.append(context.path.text)
-        if len(self.began) <= self.times:
-            raise self.error
-        return {"default": "at last"}
-
-
 def policed(**values: Any) -> dict[str, dict[str, Any]]:
     fallback = values.get("fallback_node")
     step: dict[str, Any] = {"policy": ErrorPolicy(**values)}
@@ -66,7 +55,7 @@ def policed(**values: Any) -> dict[str, dict[str, Any]]:
     return {"A": step}
 
 
-def attempts(world: World) -> list[tuple[str, str | None, Any]]:
+def attempts(world: GraphRun) -> list[tuple[str, str | None, Any]]:
     """Return status, stop reason and number of each attempt in the trace."""
     nodes = world.gateway.graph.snapshot()["nodes"].values()
     return [
@@ -230,12 +219,7 @@ def test_a_node_that_ignores_its_timeout_is_abandoned(returns: bool) -> None:
     """After the grace period the node is abandoned; its late result is dropped and recorded."""
 
     async def stubborn(context: FlowContext, inputs: Inputs) -> Inputs:
-        until = now() + 30
-        while now() < until:
-            try:
-                await asyncio.sleep(until - now())
-            except asyncio.CancelledError:
-                continue
+        await deaf(30)
         if returns:
             return {"default": "too late"}
         raise OurError("Too late.")
@@ -284,7 +268,7 @@ def test_no_policy_touches_a_stop(on_error: str) -> None:
 def test_a_stop_ends_the_wait_between_two_attempts() -> None:
     """A stop ends the retry delay at once."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         asyncio.get_running_loop().call_later(5, world.gateway.token.cancel)
 
     outcome, world = drive(

@@ -8,7 +8,7 @@ import pytest
 
 from caseworker.engine.context import ExecutionResult, FlowContext, NodeEvent
 from caseworker.engine.report import StepBrokenError
-from tests.unit.engine.driving import World, drive, graph
+from tests.unit.engine.driving import GraphRun, drive, graph
 
 Inputs = Mapping[str, Any]
 Items = list[Any]
@@ -33,7 +33,7 @@ class Streams:
             self.closed = True
 
 
-def play(*items: Any, **options: Any) -> tuple[Any, World, Streams]:
+def play(*items: Any, **options: Any) -> tuple[Any, GraphRun, Streams]:
     node = Streams(*items)
     outcome, world = drive(graph("A"), node, **options)  # type: ignore[arg-type]
     return outcome, world, node
@@ -102,7 +102,7 @@ def test_a_stream_that_fails_fails_its_step() -> None:
 def test_a_stop_closes_a_stream() -> None:
     """A stop closes a running stream."""
 
-    def before(world: World) -> None:
+    def before(world: GraphRun) -> None:
         asyncio.get_running_loop().call_later(1.5, world.gateway.token.cancel)
 
     outcome, world, node = play(NodeEvent("a.b"), NodeEvent("a.b"), before=before)

@@ -1,7 +1,7 @@
 """Shielded writes and supervised work, including work that ignores its cancellation."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,26 +11,15 @@ from caseworker.core.budget import stops
 from caseworker.core.budget.stops import HandOver
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import DetachedError, Supervisor, shielded
-from tests.support.seeded_loop import Story, run
+from tests.support.seeded_loop import deaf, play, run
 
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(4, 20))]
 GRACE = 2.0
 
 
-def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int) -> Story[Any]:
-    story = run(main, seed)
-    assert story.leftover == ()
-    return story
-
-
 async def stubborn(seconds: float, result: str = "late") -> str:
     """Ignore cancellation for the given time, then return."""
-    until = asyncio.get_running_loop().time() + seconds
-    while (left := until - asyncio.get_running_loop().time()) > 0:
-        try:
-            await asyncio.sleep(left)
-        except asyncio.CancelledError:
-            continue
+    await deaf(seconds)
     return result
 
 
@@ -253,7 +242,7 @@ def test_a_wish_that_replaces_a_hand_over_during_the_grace_is_what_is_told() -> 
         await asyncio.sleep(5)
         return str(abandoned.value.stop)
 
-    assert play(main, 0).result == "stop it"
+    assert play(main) == "stop it"
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -13,6 +13,7 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.core.trace.explain import explain
 from caseworker.engine.call import CallFailedError, Reply, Spent
 from caseworker.engine.ports import IF_LOST, CallOutcome
+from tests.support.seeded_loop import now
 from tests.unit.engine.driving import Scripted, drive, graph
 from tests.unit.engine.gateway import (
     ESTIMATE,
@@ -21,7 +22,6 @@ from tests.unit.engine.gateway import (
     Gateway,
     busy,
     must_not_be_made,
-    now,
     told,
 )
 

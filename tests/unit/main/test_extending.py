@@ -17,7 +17,7 @@ from caseworker.nodes.parts import NodeParts
 from caseworker.settings.cases import ToolSettings
 from caseworker.tools.ports import ToolContext
 from caseworker_cases.agent.plan import Plan, parse_plan
-from tests.unit.nodes.world import World
+from tests.unit.nodes.world import NodeRun
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "extending.md").read_text()
 CONTEXT = ToolContext(run_id="r", timezone="UTC", now=datetime(2025, 1, 1, tzinfo=UTC))
@@ -66,7 +66,7 @@ async def test_the_node_type_executes_a_step(points: dict[str, list[EntryPoint]]
     catalog = NodeCatalog([kind])
     step = {"id": "a", "type": "price", "data": {"amount": "default.total", "currency": "USD"}}
 
-    world = World()
+    world = NodeRun()
     world.catalog = catalog
     outcome = await world.run({"steps": [step], "edges": []}, default={"total": 3})
 

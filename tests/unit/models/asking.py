@@ -22,8 +22,8 @@ from caseworker.models.wires.openai import openai_provider
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
 from tests.support.limits import retry_policy, tier_model
-from tests.support.seeded_loop import SeededLoop
-from tests.unit.engine.gateway import Gateway, MemoryJournal, play
+from tests.support.seeded_loop import SeededLoop, play
+from tests.unit.engine.gateway import Gateway, MemoryJournal
 
 QUESTION = (Message(role="system", content="Plan."), Message(role="user", content="Why?"))
 SCHEMA: dict[str, Any] = {

@@ -15,7 +15,8 @@ from caseworker.models.ports import ModelError, RateLimit
 from caseworker.models.turns import Allowance, Turns
 from tests.support.fake_provider.script import Step
 from tests.support.memory_rate_limits import MemoryRateLimits
-from tests.unit.engine.gateway import Gateway, now, told
+from tests.support.seeded_loop import now
+from tests.unit.engine.gateway import Gateway, told
 from tests.unit.models.asking import Asking, priced
 from tests.unit.models.asking import told as asked
 

@@ -6,7 +6,7 @@ from caseworker.nodes.node_type import RunFacts
 from tests.unit.cases.agent.world import NOW as CASE_NOW
 from tests.unit.cases.agent.world import ScriptedModel, calculate, plan, respond, result_of
 from tests.unit.cases.agent.world import world as case_world
-from tests.unit.nodes.world import NOW, World, flow, graph, step
+from tests.unit.nodes.world import NOW, NodeRun, flow, graph, step
 
 
 @pytest.mark.req("004/pipeline")
@@ -17,7 +17,7 @@ async def test_the_answer_of_one_case_is_the_question_of_the_next() -> None:
         step("then", "case", {"input": "What is twice ${default}?"}),
         flow("first", "then"),
     )
-    here = World(small=ScriptedModel([plan(calculate("6 * 7")), plan(calculate("42 * 2"))]))
+    here = NodeRun(small=ScriptedModel([plan(calculate("6 * 7")), plan(calculate("42 * 2"))]))
 
     outcome = await here.run(of, default="What is 6 times 7?")
 
@@ -29,7 +29,7 @@ async def test_the_answer_of_one_case_is_the_question_of_the_next() -> None:
 
 async def test_a_question_is_never_read_as_a_template() -> None:
     """The planner gets the caller's text unchanged."""
-    here = World(small=ScriptedModel([plan(respond("no"))]))
+    here = NodeRun(small=ScriptedModel([plan(respond("no"))]))
 
     await here.run(graph(step("c", "case")), default="What is ${secret} in $${x}?", secret="s3cret")
 
@@ -48,7 +48,7 @@ async def test_a_case_has_the_time_and_the_zone_of_its_run_or_its_own(
     data: dict[str, str], today: str
 ) -> None:
     """A case has the same time and zone whenever its run is executed again."""
-    here = World(
+    here = NodeRun(
         small=ScriptedModel([plan(respond("yes"))]),
         facts=RunFacts(now=NOW, timezone="Asia/Tokyo", seed=5),
     )
@@ -78,7 +78,7 @@ async def test_a_case_has_the_time_and_the_zone_of_its_run_or_its_own(
 )
 def test_the_data_of_a_case_is_checked_with_the_graph(data: dict[str, object], place: str) -> None:
     """Each problem in the data of a case is reported at its own field."""
-    assert World().places(graph(step("c", "case", data))) == [f"steps.0.data.{place}"]
+    assert NodeRun().places(graph(step("c", "case", data))) == [f"steps.0.data.{place}"]
 
 
 async def test_what_a_step_says_of_the_loop_replaces_what_is_configured() -> None:

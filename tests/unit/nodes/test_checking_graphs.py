@@ -11,7 +11,7 @@ from caseworker.nodes.catalog import DuplicateTypeError, GraphProblemsError, Nod
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
 from caseworker.nodes.router import router_type
 from tests.support.work import counted_calls
-from tests.unit.nodes.world import World, flow, function, graph, link, step
+from tests.unit.nodes.world import NodeRun, flow, function, graph, link, step
 
 ASK = {"prompt": "Say ${default}."}
 SECRET = "sk-4f9a8b7c6d"
@@ -27,8 +27,8 @@ def ledger(context: Any) -> Any:
     return None
 
 
-def world() -> World:
-    return World(functions=(twice, ledger))
+def world() -> NodeRun:
+    return NodeRun(functions=(twice, ledger))
 
 
 def test_a_good_graph_has_no_problems_and_can_be_prepared() -> None:

@@ -10,7 +10,7 @@ from caseworker.tools.ports import ToolContext
 from tests.support.artifacts import LIMITS, Files, files_of_a_run
 from tests.support.drawing_tool import DrawingTool
 from tests.unit.cases.agent.world import Journal, plan, respond
-from tests.unit.nodes.world import World, graph, step
+from tests.unit.nodes.world import NodeRun, graph, step
 
 SHOWN = {"name", "media_type", "size_bytes", "sha256", "url"}
 
@@ -19,9 +19,9 @@ def drawing(*texts: str, **args: Any) -> dict[str, Any]:
     return graph(step("t", "tool", {"tool": "draw", "args": {"texts": [*texts], **args}}))
 
 
-def world(files: Files, tool: Any, journal: Journal | None = None) -> World:
+def world(files: Files, tool: Any, journal: Journal | None = None) -> NodeRun:
     """Return a process whose runs can store files."""
-    here = World(more_tools=[tool], journal=journal or Journal())
+    here = NodeRun(more_tools=[tool], journal=journal or Journal())
     here.services[ArtifactKeeper] = RunArtifacts(files.store.save, LIMITS, files.run, here.token)
     return here
 
@@ -48,7 +48,7 @@ async def test_a_run_that_keeps_no_files_gives_its_tools_no_place_for_them() -> 
     """Without storage the tool gets no place for files and reports that itself."""
     tool = DrawingTool()
 
-    result = await World(more_tools=[tool]).value(drawing("a"), "t")
+    result = await NodeRun(more_tools=[tool]).value(drawing("a"), "t")
 
     assert [context.artifacts for context in tool.contexts] == [None]
     assert result == {"text": "1 drawings"}

@@ -16,7 +16,7 @@ from caseworker.engine.driver import GraphExecution
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import GraphOutcome
 from caseworker.nodes.function import BlockingPool, ContextNode, FunctionNode
-from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
+from tests.unit.nodes.world import NodeRun, flow, function, graph, settle_down, step
 
 
 async def run_python(
@@ -29,7 +29,7 @@ async def run_python(
         StepGraph(id="g", steps=tuple(steps.values()), edges=joined),
         {name: PreparedStep(step=steps[name], work=BoundNode(works[name])) for name in works},
     )
-    return await GraphExecution(prepared, {}, World(**settings).context()).run()
+    return await GraphExecution(prepared, {}, NodeRun(**settings).context()).run()
 
 
 def node(fn: Any, step_input: Any = None, **settings: Any) -> ContextNode:
@@ -253,7 +253,7 @@ async def test_a_graph_names_a_registered_function_and_gives_it_arguments() -> N
         flow("a", "b"),
     )
 
-    assert await World(functions=[show]).value(of, "b", default=7) == [
+    assert await NodeRun(functions=[show]).value(of, "b", default=7) == [
         {"first": 7},
         {"a": [7, {}]},
     ]
@@ -274,7 +274,7 @@ async def test_a_persistent_function_is_used_by_one_run_at_a_time() -> None:
     of = graph(step("a", "function", {"name": "ledger"}))
     async with asyncio.TaskGroup() as group:
         for _ in range(3):
-            group.create_task(World(functions=[ledger]).run(of))
+            group.create_task(NodeRun(functions=[ledger]).run(of))
 
     assert most == 1
     assert ledger.lock is not None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cases.agent.world import ScriptedModel
-from tests.unit.nodes.world import World, flow, function, graph, step
+from tests.unit.nodes.world import NodeRun, flow, function, graph, step
 
 CODE = [
     "{default.__class__.__mro__}",
@@ -27,7 +27,7 @@ async def test_what_looks_like_code_stays_text(text: str) -> None:
         step("say", "tool", {"tool": "echo", "args": {"say": text}}),
         step("again", "tool", {"tool": "echo", "args": {"say": "${default}"}}),
     )
-    here = World(small=ScriptedModel(["ok"]))
+    here = NodeRun(small=ScriptedModel(["ok"]))
 
     outcome = await here.run(of, default=text)
 
@@ -60,7 +60,7 @@ def test_what_is_no_path_is_no_place(place: str) -> None:
         step("go", "router", {"routes": [{"when": {"path": place, "op": "exists"}, "to": "x"}]}),
     )
 
-    assert {found.split(".")[1] for found in World().places(of)} == {"0", "1", "2"}
+    assert {found.split(".")[1] for found in NodeRun().places(of)} == {"0", "1", "2"}
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_what_is_no_path_is_no_place(place: str) -> None:
 )
 async def test_a_path_reaches_no_attribute(path: str) -> None:
     """A path reads only keys, never Python attributes of the same name."""
-    error = await World().failure(
+    error = await NodeRun().failure(
         graph(step("ask", "llm", {"prompt": f"${{{path}}}"})), default={"a": 1}
     )
     missing = {"path": path, "op": "missing"}
-    routed = await World().run(
+    routed = await NodeRun().run(
         graph(step("r", "router", {"routes": [{"when": missing, "to": "gone"}]})),
         default={"a": 1},
     )
@@ -109,14 +109,14 @@ def test_only_registered_functions_can_be_named(name: str) -> None:
     def twice(context: Any) -> Any:
         raise AssertionError("nobody may call this")
 
-    here = World(functions=[twice])
+    here = NodeRun(functions=[twice])
 
     assert here.places(graph(step("f", "function", {"name": name}))) == ["steps.0.data.name"]
 
 
 def test_a_type_is_a_name_and_no_import() -> None:
     """Unknown types are rejected wherever a type can be named."""
-    here = World()
+    here = NodeRun()
     for kind in ("python", "caseworker.nodes.function.FunctionNode", "LLM", "__init__"):
         fallback = {"on_error": "fallback", "fallback": {"type": kind, "data": {}}}
         of = graph(
@@ -140,7 +140,7 @@ async def test_a_value_that_looks_like_a_template_is_never_expanded() -> None:
         flow("a", "b"),
         flow("b", "c"),
     )
-    here = World(small=ScriptedModel(["ok"]))
+    here = NodeRun(small=ScriptedModel(["ok"]))
 
     await here.run(of, default="${secret} $${secret}", secret="s3cret")
 
@@ -154,7 +154,7 @@ async def test_a_chain_of_doubling_steps_ends_with_a_failure() -> None:
     steps += [step(f"s{n}", "tool", doubling) for n in range(1, 30)]
     of = graph(*steps, *(flow(f"s{n}", f"s{n + 1}") for n in range(29)))
 
-    error = await World().failure(of)
+    error = await NodeRun().failure(of)
 
     assert "more than 1,048,576 characters" in str(error)
 
@@ -164,7 +164,7 @@ def test_json_of_any_depth_is_refused_and_breaks_nothing() -> None:
     deep: Any = 1
     for _ in range(3000):
         deep = {"not": deep, "graph": {"steps": [deep], "edges": []}} if _ < 3 else [deep]
-    here = World()
+    here = NodeRun()
     for data in ({"name": "x", "args": deep}, {"graph": deep}, {"routes": deep}, {"step": deep}):
         for kind in ("function", "subgraph", "router", "map"):
             assert here.places(graph(step("a", kind, data)))

@@ -11,7 +11,7 @@ from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.reply_schema import UnfitReplyError
 from caseworker.nodes.templates import MissingValueError
 from tests.unit.cases.agent.world import ScriptedModel, provider_down
-from tests.unit.nodes.world import NOW, World, flow, graph, step
+from tests.unit.nodes.world import NOW, NodeRun, flow, graph, step
 
 SCHEMA = {
     "type": "object",
@@ -25,8 +25,8 @@ def asking(**data: Any) -> dict[str, Any]:
     return graph(step("ask", "llm", {"prompt": "Where is ${default.name}?", **data}))
 
 
-def world(*replies: Any, **settings: Any) -> World:
-    return World(small=ScriptedModel(list(replies)), **settings)
+def world(*replies: Any, **settings: Any) -> NodeRun:
+    return NodeRun(small=ScriptedModel(list(replies)), **settings)
 
 
 async def test_a_prompt_gets_its_values_and_the_answer_leaves_on_default() -> None:
@@ -49,7 +49,7 @@ async def test_a_prompt_gets_its_values_and_the_answer_leaves_on_default() -> No
 
 async def test_the_big_model_answers_where_it_is_named() -> None:
     """The step's tier selects the model."""
-    here = World(big=ScriptedModel(["In Rome."]))
+    here = NodeRun(big=ScriptedModel(["In Rome."]))
 
     assert await here.value(asking(tier="big"), "ask", default={"name": "Ada"}) == "In Rome."
     assert here.scope.usage.to_dict()["llm_calls_big"] == 1

@@ -10,7 +10,7 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.report import class_of
 from caseworker.nodes.subgraph import UnfitListError
 from tests.unit.cases.agent.world import ScriptedModel
-from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
+from tests.unit.nodes.world import NodeRun, flow, function, graph, settle_down, step
 
 
 @function("twice")
@@ -53,7 +53,7 @@ class Turnstile:
 
 async def test_each_item_is_worked_on_by_a_step() -> None:
     """The results have the order of the items."""
-    here = World(functions=[twice])
+    here = NodeRun(functions=[twice])
 
     assert await here.value(mapped(step=TWICE), "m", default=[1, 2, 3]) == [2, 4, 6]
     assert here.began() == ["m", "m/0", "m/1", "m/2"]
@@ -72,7 +72,7 @@ async def test_each_item_is_worked_on_by_a_graph_that_knows_its_number() -> None
         "double": {"step": "a", "handle": "default"},
         "said": {"step": "c", "handle": "default"},
     }
-    here = World(functions=[twice], small=ScriptedModel([*"abcd"]))
+    here = NodeRun(functions=[twice], small=ScriptedModel([*"abcd"]))
 
     result = await here.value(
         mapped(over="list.items", graph=inner, outputs=outputs),
@@ -89,7 +89,7 @@ async def test_each_item_is_worked_on_by_a_graph_that_knows_its_number() -> None
 
 async def test_no_items_are_no_work() -> None:
     """The result of a map over an empty list is an empty list."""
-    here = World(functions=[twice])
+    here = NodeRun(functions=[twice])
 
     assert await here.value(mapped(step=TWICE), "m", default=[]) == []
     assert here.began() == ["m"]
@@ -101,7 +101,7 @@ async def test_items_are_worked_on_in_parallel_as_far_as_is_allowed(
 ) -> None:
     """The results have the order of the items, whichever finishes first."""
     gate = Turnstile()
-    here = World(functions=[function("gate")(gate)])
+    here = NodeRun(functions=[function("gate")(gate)])
     of = mapped(step={"type": "function", "data": {"name": "gate"}}, max_parallel=max_parallel)
     running = asyncio.create_task(here.value(of, "m", default=[*range(5)]))
 
@@ -118,7 +118,7 @@ async def test_items_are_worked_on_in_parallel_as_far_as_is_allowed(
 async def test_the_failure_of_one_item_cancels_the_others_and_fails_the_step() -> None:
     """Results of finished items keep their positions."""
     gate = Turnstile()
-    here = World(functions=[function("gate")(gate)])
+    here = NodeRun(functions=[function("gate")(gate)])
     of = mapped(step={"type": "function", "data": {"name": "gate"}}, max_parallel=3)
     running = asyncio.create_task(here.run(of, default=[0, 1, 2, 3]))
     await settle_down()
@@ -158,7 +158,7 @@ PICKY = {"type": "function", "data": {"name": "picky"}}
 @pytest.mark.req("cw/13.map")
 async def test_a_failed_item_differs_from_one_that_was_not_started() -> None:
     """Items run one after the other; those after the failed one never start."""
-    here = World(functions=[picky])
+    here = NodeRun(functions=[picky])
 
     outcome = await here.run(mapped(step=PICKY), default=["a", "bad", "c", "d"])
 
@@ -174,7 +174,7 @@ async def test_what_became_of_the_items_leaves_on_a_handle_of_its_own(failing: b
     over["steps"][0]["policy"] = {"on_error": "skip", "fallback_value": []}
     echo = step("e", "function", {"name": "picky", "args": "${default}"})
     over = {"steps": [*over["steps"], echo], "edges": [flow("m", "e", "items")]}
-    here = World(functions=[picky])
+    here = NodeRun(functions=[picky])
 
     outcome = await here.run(over, default=["a", "bad" if failing else "b"])
 
@@ -190,7 +190,7 @@ async def test_a_map_goes_on_after_failed_items_if_it_says_so(
     policy: str, skipped: int, form: str
 ) -> None:
     """Failed items have the result null; with ``collect`` their errors are listed."""
-    here = World(functions=[picky])
+    here = NodeRun(functions=[picky])
     one = PICKY if form == "step" else graph(step("p", "function", {"name": "picky"}))
     of = mapped(**{form: one}, on_item_error=policy, max_parallel=2)
 
@@ -219,7 +219,7 @@ async def test_a_second_attempt_of_a_map_works_on_the_skipped_items_again() -> N
             await asyncio.Event().wait()
         return context.input
 
-    here = World(functions=[function("flaky")(flaky)])
+    here = NodeRun(functions=[function("flaky")(flaky)])
     each = {"type": "function", "data": {"name": "flaky"}}
     policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0, "timeout_ms": 2_000}
     data = {"step": each, "on_item_error": "skip"}
@@ -238,7 +238,7 @@ async def test_a_step_of_another_type_can_be_mapped() -> None:
         "type": "map",
         "data": {"step": {"type": "tool", "data": {"tool": "echo", "args": {"say": "${default}"}}}},
     }
-    here = World()
+    here = NodeRun()
 
     result = await here.value(mapped(step=inner), "m", default=[["a"], ["b", "c"]])
 
@@ -248,7 +248,7 @@ async def test_a_step_of_another_type_can_be_mapped() -> None:
 
 async def test_finished_items_are_replayed_when_the_run_is_executed_again() -> None:
     """The call keys contain the item's number."""
-    here = World(small=ScriptedModel(["a", "b"]))
+    here = NodeRun(small=ScriptedModel(["a", "b"]))
     of = mapped(step={"type": "llm", "data": {"prompt": "${default}"}})
     first = await here.value(of, "m", default=[1, 2])
 
@@ -260,7 +260,7 @@ async def test_finished_items_are_replayed_when_the_run_is_executed_again() -> N
 
 async def test_a_limit_of_the_run_stops_a_map_in_the_middle() -> None:
     """A map that a limit stops keeps the results of finished items."""
-    here = World(functions=[twice], budget=Budget(max_steps=3))
+    here = NodeRun(functions=[twice], budget=Budget(max_steps=3))
 
     outcome = await here.run(mapped(step=TWICE), default=[1, 2, 3])
 
@@ -287,7 +287,7 @@ async def test_what_is_no_list_of_items_fails_the_step(
     inputs: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     """The step fails before an item starts."""
-    here = World(functions=[twice])
+    here = NodeRun(functions=[twice])
 
     error = await here.failure(mapped(step=TWICE, max_items=3), **inputs)
 
@@ -297,7 +297,7 @@ async def test_what_is_no_list_of_items_fails_the_step(
 
 async def test_a_list_may_have_a_thousand_items_unless_the_step_says_otherwise() -> None:
     """Longer lists are rejected to limit the work of one step."""
-    here = World(functions=[twice])
+    here = NodeRun(functions=[twice])
 
     assert len(await here.value(mapped(step=TWICE), "m", default=[1] * 1000)) == 1000
     assert isinstance(await here.failure(mapped(step=TWICE), default=[1] * 1001), UnfitListError)
@@ -320,7 +320,7 @@ async def test_a_list_may_have_a_thousand_items_unless_the_step_says_otherwise()
 )
 def test_the_data_of_a_map_is_checked(data: dict[str, Any], places: list[str]) -> None:
     """The data of the inner step or graph is validated too."""
-    assert World(functions=[twice]).places(mapped(**data)) == [f"steps.0.data{p}" for p in places]
+    assert NodeRun(functions=[twice]).places(mapped(**data)) == [f"steps.0.data{p}" for p in places]
 
 
 @pytest.mark.req("000/E2")
@@ -335,7 +335,7 @@ async def test_a_map_that_is_tried_again_asks_only_for_items_that_were_not_answe
             raise ValueError("not yet")
         return context.input * 2
 
-    here = World(functions=[once])
+    here = NodeRun(functions=[once])
     mapping = step("m", "map", {"step": {"type": "function", "data": {"name": "once"}}})
     retried = {**mapping, "policy": {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}}
 
@@ -352,7 +352,7 @@ async def test_an_attempt_in_another_process_knows_what_was_answered_in_this_one
         asked.append(context.input)
         return context.input * 2
 
-    here = World(functions=[twice_of_it])
+    here = NodeRun(functions=[twice_of_it])
     failed = {"error_class": "ValueError", "message": "not yet", "failed_attempts": 1}
     here.journal.remember("step:m", CallOutcome.UNKNOWN, failed)
     here.journal.remember("step:m/0", CallOutcome.RESULT, {"default": 20})

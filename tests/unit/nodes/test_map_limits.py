@@ -8,7 +8,7 @@ import pytest
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from tests.unit.cases.agent.world import ScriptedModel
-from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
+from tests.unit.nodes.world import NodeRun, flow, function, graph, settle_down, step
 
 
 @function("twice")
@@ -50,7 +50,7 @@ async def test_an_item_whose_first_call_a_limit_refuses_was_not_started(
     form: dict[str, Any], max_parallel: int, budget: Any, counted: tuple[int, int, int]
 ) -> None:
     """An item that had made a call is reported as halted; none is reported as cancelled."""
-    here = World(functions=[twice], budget=Budget(**budget), small=ScriptedModel([*"abcd"]))
+    here = NodeRun(functions=[twice], budget=Budget(**budget), small=ScriptedModel([*"abcd"]))
 
     outcome = await here.run(mapped(**form, max_parallel=max_parallel), default=[*"wxyz"])
 
@@ -61,7 +61,7 @@ async def test_an_item_whose_first_call_a_limit_refuses_was_not_started(
 
 async def test_an_item_that_made_a_call_in_an_earlier_execution_was_halted() -> None:
     """An item is reported as halted even if the later execution only replays its call."""
-    here = World(small=ScriptedModel(["a"]), budget=Budget(max_llm_calls=1))
+    here = NodeRun(small=ScriptedModel(["a"]), budget=Budget(max_llm_calls=1))
     of = mapped(graph=ASK_TWICE)
     first = await here.run(of, default=[1, 2])
 
@@ -75,7 +75,7 @@ async def test_an_item_that_made_a_call_in_an_earlier_execution_was_halted() -> 
 
 async def test_an_item_that_makes_no_calls_is_halted_by_a_limit_of_time() -> None:
     """The item's function had started; those of later items had not."""
-    here = World(functions=[endless])
+    here = NodeRun(functions=[endless])
     of = mapped(step={"type": "function", "data": {"name": "endless"}}, max_parallel=2)
     running = asyncio.create_task(here.run(of, default=[0, 1, 2]))
     await settle_down()

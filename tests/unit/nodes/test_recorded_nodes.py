@@ -13,7 +13,7 @@ from caseworker.nodes.function import RecordedNode
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.reading import StepData
 from caseworker.platform.code_table import CodeTable
-from tests.unit.nodes.world import World, graph, step
+from tests.unit.nodes.world import NodeRun, graph, step
 
 
 class Watched:
@@ -80,7 +80,7 @@ async def test_the_node_of_a_plugin_is_recorded_until_its_step_ends(
     """Its result or failure is as without the record."""
     table = CodeTable()
     node = Watched(way, table)
-    world = World(services={CodeTable: table})
+    world = NodeRun(services={CodeTable: table})
     recorded = RecordedNode("watched", node)
     world.catalog = NodeCatalog(
         [NodeType(name="watched", description="", node=recorded, data=StepData)]

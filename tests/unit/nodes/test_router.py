@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from caseworker.nodes.templates import MissingValueError
-from tests.unit.nodes.world import World, flow, function, graph, step
+from tests.unit.nodes.world import NodeRun, flow, function, graph, step
 
 
 @function("echo")
@@ -30,7 +30,7 @@ PRICES = [route("cheap", "lt", 10), route("fair", "lt", 100)]
 
 async def reached(of: dict[str, Any], **inputs: Any) -> dict[str, Any]:
     """Return the output of each step whose branch was taken."""
-    outcome = await World(functions=[echo]).run(of, **inputs)
+    outcome = await NodeRun(functions=[echo]).run(of, **inputs)
     assert outcome.error is None
     return {
         step_id: report.outputs["default"]
@@ -80,7 +80,7 @@ async def test_a_value_that_is_missing_is_a_failure_that_names_it() -> None:
     """The error names the missing path."""
     of = routed("yes", routes=[route("yes", "missing", path="x")], value="person.name")
 
-    error = await World(functions=[echo]).failure(of, person={})
+    error = await NodeRun(functions=[echo]).failure(of, person={})
 
     assert isinstance(error, MissingValueError)
     assert str(error) == "There is no value at person.name."
@@ -91,4 +91,4 @@ def test_an_edge_can_only_leave_on_a_way_of_the_router() -> None:
     of = routed("cheap", "fair", routes=PRICES)
     of["edges"].append(flow("r", "fair", "otherwise"))
 
-    assert World(functions=[echo]).places(of) == ["edges.2.source_handle"]
+    assert NodeRun(functions=[echo]).places(of) == ["edges.2.source_handle"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.nodes.world import World, flow, function, graph, settle_down, step
+from tests.unit.nodes.world import NodeRun, flow, function, graph, settle_down, step
 
 
 @function("twice")
@@ -26,8 +26,8 @@ def outer(inner: dict[str, Any] | None = None, **data: Any) -> dict[str, Any]:
     return graph(step("s", "subgraph", {"graph": inner or INNER, **data}))
 
 
-def world(**settings: Any) -> World:
-    return World(functions=[twice, broken], **settings)
+def world(**settings: Any) -> NodeRun:
+    return NodeRun(functions=[twice, broken], **settings)
 
 
 async def test_a_graph_works_on_the_inputs_of_its_step() -> None:
@@ -111,7 +111,7 @@ async def test_a_graph_that_is_stopped_keeps_what_it_had_produced() -> None:
         step("a", "function", TWICE), step("b", "function", {"name": "wait"}), flow("a", "b")
     )
     outputs = {"half": {"step": "a", "handle": "default"}}
-    here = World(functions=[twice, waiting])
+    here = NodeRun(functions=[twice, waiting])
     running = asyncio.create_task(here.run(outer(inner, outputs=outputs), default=3))
     await begun.wait()
 

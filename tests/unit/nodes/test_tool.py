@@ -12,7 +12,7 @@ from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.toolset import ToolFailedError, Toolset
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec, failure
 from tests.unit.cases.agent.world import ScriptedModel, calculate, plan, respond
-from tests.unit.nodes.world import NOW, World, flow, graph, link, step
+from tests.unit.nodes.world import NOW, NodeRun, flow, graph, link, step
 
 
 def using(tool: str = "echo", **data: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ SAYING: dict[str, Any] = {"args": {"say": "${default}", "times": "${n}"}}
 
 async def test_a_tool_is_used_with_the_arguments_of_its_step() -> None:
     """An argument that is a single placeholder keeps the type of its value."""
-    here = World()
+    here = NodeRun()
 
     assert await here.value(using(**SAYING), "t", default="hi", n=3) == {"said": "hi", "times": 3}
     assert here.scope.usage.to_dict()["tool_calls"] == 1
@@ -32,13 +32,13 @@ async def test_a_tool_is_used_with_the_arguments_of_its_step() -> None:
 
 async def test_without_arguments_the_inputs_are_the_arguments() -> None:
     """Without arguments, each input handle becomes an argument of the tool."""
-    assert await World().value(using(), "t", say="hi", times=2) == {"said": "hi", "times": 2}
+    assert await NodeRun().value(using(), "t", say="hi", times=2) == {"said": "hi", "times": 2}
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
 async def test_a_tool_knows_the_run_its_time_and_its_zone(zone: str | None) -> None:
     """The zone defaults to the configured one; the time is that of acceptance."""
-    here = World(facts=RunFacts(now=NOW, timezone=zone))
+    here = NodeRun(facts=RunFacts(now=NOW, timezone=zone))
 
     await here.run(using(**SAYING), default="hi", n=1)
 
@@ -57,7 +57,7 @@ async def test_an_error_of_a_tool_is_data_where_an_edge_waits_for_it() -> None:
         flow("t", "good"),
         flow("t", "bad", "error"),
     )
-    here = World(small=ScriptedModel(["sorry"]))
+    here = NodeRun(small=ScriptedModel(["sorry"]))
 
     outcome = await here.run(of, say="fail")
 
@@ -71,7 +71,7 @@ async def test_an_error_of_a_tool_is_data_where_an_edge_waits_for_it() -> None:
 
 async def test_an_error_of_a_tool_that_nobody_waits_for_fails_the_step() -> None:
     """Secrets are removed from the error's message."""
-    error = await World().failure(using(), say="fail")
+    error = await NodeRun().failure(using(), say="fail")
 
     assert isinstance(error, ToolFailedError)
     assert str(error).startswith("Tool echo failed (unsaid): It would not say so to ")
@@ -80,7 +80,7 @@ async def test_an_error_of_a_tool_that_nobody_waits_for_fails_the_step() -> None
 
 async def test_wrong_arguments_at_run_time_are_an_error_of_the_tool() -> None:
     """Invalid arguments are reported as a tool error, and the tool is not called."""
-    here = World()
+    here = NodeRun()
 
     error = await here.failure(using(**SAYING), default=["no text"], n=1)
 
@@ -102,7 +102,7 @@ async def test_wrong_arguments_at_run_time_are_an_error_of_the_tool() -> None:
 )
 def test_tools_and_constant_arguments_are_checked_with_the_graph(data: Any, place: str) -> None:
     """A denied tool is treated as unknown; arguments with placeholders are checked at run time."""
-    here = World(deny=frozenset({"calculator"}))
+    here = NodeRun(deny=frozenset({"calculator"}))
 
     assert here.places(graph(step("t", "tool", data))) == [f"steps.0.data.{place}"]
     assert here.places(using(args={"say": "${default}"})) == []
@@ -110,7 +110,7 @@ def test_tools_and_constant_arguments_are_checked_with_the_graph(data: Any, plac
 
 async def test_a_tool_that_is_denied_meanwhile_is_not_used() -> None:
     """The graph was accepted when the tool was still allowed."""
-    here, denying = World(), World(deny=frozenset({"echo"}))
+    here, denying = NodeRun(), NodeRun(deny=frozenset({"echo"}))
     prepared = here.execution(using(), say="hi")
     here.tools.__dict__.update(denying.tools.__dict__)
 
@@ -122,7 +122,7 @@ async def test_a_tool_that_is_denied_meanwhile_is_not_used() -> None:
 
 async def test_a_limit_on_tool_calls_stops_the_run() -> None:
     """The run stops before the tool is called."""
-    here = World(budget=Budget(max_tool_calls=0))
+    here = NodeRun(budget=Budget(max_tool_calls=0))
 
     outcome = await here.run(using(), say="hi")
 
@@ -150,7 +150,7 @@ async def test_toolsets_narrow_the_tools_of_a_case_to_what_they_name_together() 
         link("t2", "t"),
         link("t3", "t"),
     ]
-    here = World(small=ScriptedModel([plan(calculate("6 * 7"))]))
+    here = NodeRun(small=ScriptedModel([plan(calculate("6 * 7"))]))
 
     outcome = await here.run(asked("calculator", more=more), default="6 * 7?")
 
@@ -163,7 +163,7 @@ async def test_toolsets_narrow_the_tools_of_a_case_to_what_they_name_together() 
 @pytest.mark.req("004/materialize")
 async def test_a_tool_outside_its_toolsets_is_refused_to_a_case() -> None:
     """The planner's request is refused; an empty toolset allows no tool."""
-    here = World(
+    here = NodeRun(
         small=ScriptedModel([plan(calculate("6 * 7")), plan(respond("42"))]),
         big=ScriptedModel([plan(respond("42"))] * 2),
     )
@@ -179,12 +179,12 @@ async def test_a_circle_of_toolsets_is_refused_when_the_graph_is_checked() -> No
     """The circle is an error because the case needs the toolsets."""
     circle = [step("t2", "toolset", {"tools": []}), link("t2", "t"), link("t", "t2")]
 
-    assert World().places(asked(more=circle)) == ["edges.1"]
+    assert NodeRun().places(asked(more=circle)) == ["edges.1"]
 
 
 def test_toolsets_name_tools_that_may_be_used_and_are_linked_only() -> None:
     """Denied and unknown tools, and other uses of a toolset, are reported with their paths."""
-    here = World(deny=frozenset({"calculator"}))
+    here = NodeRun(deny=frozenset({"calculator"}))
     of = graph(
         step("c", "case"),
         step("t", "toolset", {"tools": ["echo", "calculator", "rm -rf"]}),
@@ -256,7 +256,7 @@ async def test_a_failed_tool_is_used_again_if_that_may_help(
 ) -> None:
     """Deterministic tools are not retried; the tool's error codes are the failure classes."""
     tool = Fussy(deterministic=deterministic)
-    here = World(more_tools=[tool])
+    here = NodeRun(more_tools=[tool])
     of = step("t", "tool", {"tool": "fussy"}, policy={**RETRIED, **rules})
 
     error = await here.failure(graph(of), how="refuse")
@@ -286,7 +286,7 @@ async def test_what_a_model_reads_of_a_failure_is_chosen_by_the_tool(
     how: str, expose: bool, read: dict[str, Any]
 ) -> None:
     """The text of an unexpected exception stays in trace and log, also in a resumed run."""
-    here = World(small=ScriptedModel(["seen"]), more_tools=[Fussy()], expose_errors=expose)
+    here = NodeRun(small=ScriptedModel(["seen"]), more_tools=[Fussy()], expose_errors=expose)
     of = graph(
         step("t", "tool", {"tool": "fussy"}),
         step("e", "llm", {"prompt": "${default}"}),

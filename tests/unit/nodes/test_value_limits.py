@@ -6,7 +6,7 @@ import pytest
 
 from caseworker.core.trace.frozen_json import ValueLimits, ValueTooLargeError
 from caseworker.nodes.templates import TooMuchTextError
-from tests.unit.nodes.world import World, flow, graph, step
+from tests.unit.nodes.world import NodeRun, flow, graph, step
 
 LIMITS = ValueLimits(
     max_value_bytes=10_000, max_outputs_bytes=20_000, max_result_bytes=40_000, max_depth=16
@@ -37,7 +37,7 @@ async def test_values_that_multiply_fail_the_step_that_makes_them_too_large(
         *(edge for n in range(steps - 1) for edge in joined(f"r{n}", f"r{n + 1}", handles)),
     )
 
-    error = await World(limits=LIMITS).failure(of, default=leaf)
+    error = await NodeRun(limits=LIMITS).failure(of, default=leaf)
 
     assert isinstance(error, ValueTooLargeError)
     assert "step r" in str(error)
@@ -52,7 +52,7 @@ async def test_a_join_is_refused_before_a_template_writes_it() -> None:
         *joined("r", "t", 5),
     )
 
-    error = await World(limits=LIMITS).failure(of, default=1, large="x" * 3000)
+    error = await NodeRun(limits=LIMITS).failure(of, default=1, large="x" * 3000)
 
     assert isinstance(error, ValueTooLargeError)
     assert "values on input default of step t" in str(error)
@@ -62,7 +62,7 @@ async def test_a_template_makes_no_more_than_a_value_may_have() -> None:
     """The template has the same limit as a value."""
     of = graph(step("t", "tool", {"tool": "echo", "args": {"say": "${default}${default}"}}))
 
-    error = await World(limits=LIMITS).failure(of, default="x" * 6000)
+    error = await NodeRun(limits=LIMITS).failure(of, default="x" * 6000)
 
     assert isinstance(error, TooMuchTextError)
     assert "limits.max_value_kb" in str(error)
@@ -78,7 +78,7 @@ async def test_values_that_nest_deeper_with_every_step_are_refused() -> None:
         *(edge for n in range(29) for edge in joined("k", f"s{n + 1}", 1)),
     )
 
-    error = await World(limits=LIMITS).failure(of, default=1)
+    error = await NodeRun(limits=LIMITS).failure(of, default=1)
 
     assert "nested deeper than 16 levels (limits.max_depth)" in str(error)
 
@@ -87,7 +87,7 @@ async def test_a_map_stops_at_the_item_whose_result_is_too_much() -> None:
     """The map does not run the remaining items, because the list could not be stored."""
     routes = {"routes": [{"when": ALWAYS, "to": "default"}], "value": "large"}
     data = {"step": {"type": "router", "data": routes}}
-    here = World(limits=LIMITS)
+    here = NodeRun(limits=LIMITS)
 
     error = await here.failure(graph(step("m", "map", data)), default=[0] * 100, large="x" * 3000)
 
@@ -98,7 +98,7 @@ async def test_a_map_stops_at_the_item_whose_result_is_too_much() -> None:
 async def test_the_steps_of_a_run_produce_no_more_than_its_result_may_have() -> None:
     """A step that makes the result too large fails, and outputs of earlier steps stay."""
     of = graph(*(router(f"r{n}", 1, "large") for n in range(8)))
-    here = World(limits=LIMITS)
+    here = NodeRun(limits=LIMITS)
 
     outcome = await here.run(of, default=1, large="x" * 9000)
 
@@ -110,7 +110,7 @@ async def test_a_value_is_shared_and_not_copied_while_it_is_small_enough() -> No
     """Values below the limits are passed on without a copy."""
     of = graph(router("a", 3), router("b"), *joined("a", "b", 3))
 
-    outcome = await World(limits=LIMITS).run(of, default="x")
+    outcome = await NodeRun(limits=LIMITS).run(of, default="x")
 
     assert outcome.steps["b"].outputs == {"o0": ["x", "x", "x"]}
     assert outcome.steps["b"].sizes == {"o0": 13}

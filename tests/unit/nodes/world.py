@@ -85,7 +85,7 @@ class EchoTool:
 
 
 @dataclass
-class World:
+class NodeRun:
     """A process and the one run that it executes."""
 
     small: ScriptedModel = field(default_factory=lambda: ScriptedModel([]))

@@ -1,7 +1,7 @@
 """An open journal over a scripted store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,6 @@ from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.postgres.rows import accepted_run
 from caseworker.runs.run import CallRecord, FinishRun, RunKey
 from tests.support.stores import new_run
-from tests.unit.runs.world import play
 
 KEY = RunKey("t", "r0")
 
@@ -100,11 +99,3 @@ class Open:
 
 
 HASH = {"request_hash": "h"}
-
-
-def run_story(story: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await story()
-        await asyncio.sleep(10)
-
-    play(main)

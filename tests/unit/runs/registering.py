@@ -34,7 +34,7 @@ class CountedDefinitions(PostgresDefinitions):
         return found
 
 
-class World:
+class RegisteredDefinitions:
     """The definitions service over the store."""
 
     def __init__(self, api: Api, limits: GraphLimits = LIMITS) -> None:

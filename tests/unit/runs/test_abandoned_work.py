@@ -7,13 +7,14 @@ import pytest
 from caseworker.runs.ports import FinishResult, LateResult
 from caseworker.runs.run import FinishRun, RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import nothing, run_story, waits_deaf
-from tests.unit.runs.world import (
+from tests.support.runs import (
     GRACE,
     KEY,
-    Process,
+    RunProcess,
     loop,
+    run_story,
 )
+from tests.unit.runs.works import nothing, waits_deaf
 
 
 @pytest.mark.req("000/C3")
@@ -22,7 +23,7 @@ def test_work_that_ignores_its_stop_is_abandoned_and_its_cost_added_later(seed: 
     """The run ends after the grace period with the estimated cost; the late result is dropped."""
 
     async def story() -> None:
-        process = Process(waits_deaf)
+        process = RunProcess(waits_deaf)
         await process.post()
         await asyncio.sleep(3)
         await process.service.cancel(KEY, by="ops")
@@ -52,7 +53,7 @@ def test_a_late_cost_is_added_after_the_end_is_written() -> None:
             return await super().finish(finish_run)
 
     async def story() -> None:
-        process = Process(waits_deaf, SlowToFinish())
+        process = RunProcess(waits_deaf, SlowToFinish())
         await process.post()
         await asyncio.sleep(3)
         await process.service.cancel(KEY, by="ops")
@@ -76,11 +77,11 @@ def test_what_abandoned_work_cost_is_not_added_to_a_run_that_goes_on_elsewhere()
 
     async def story() -> None:
         store = Watched()
-        process = Process(waits_deaf, store)
+        process = RunProcess(waits_deaf, store)
         await process.post()
         await asyncio.sleep(3)
         await process.executor.drain(0)
-        second = Process(nothing, store, name="p2")
+        second = RunProcess(nothing, store, name="p2")
         await second.take()
         run = await second.end_of()
         assert run.usage is not None

@@ -1,24 +1,15 @@
 """Calls that wait for the accounts above their runs, in one process."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 
 from caseworker.core.budget.accounts import TENANT, AccountLimit
 from caseworker.core.budget.budget import Dimension
 from caseworker.runs.accounts import ASKING, FRESH_SECONDS, Accounts
-from tests.support.seeded_loop import run
-
-
-def play(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine on virtual time and check that no task is left over."""
-    story = run(main, 0)
-    assert story.leftover == ()
-    return story.result
+from tests.support.seeded_loop import play
 
 
 def limit(used: int, reserved: int, *, days: int = 1) -> AccountLimit:

@@ -3,8 +3,6 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +24,7 @@ from caseworker.runs.journal import LostRunError
 from caseworker.runs.run import RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of
 from tests.support.artifacts import LIMITS, Files, SavedFiles, files_of_a_run
-from tests.support.seeded_loop import run
+from tests.support.runs import run_story
 
 PNG = "image/png"
 NAME = re.compile("[a-z0-9][a-z0-9._-]{0,99}")
@@ -68,15 +66,6 @@ class SlowArtifacts(SavedFiles):
 def keeper(files: Files) -> RunArtifacts:
     """Return the run's files with a new cancellation token."""
     return RunArtifacts(files.store.save, LIMITS, files.run, CancellationToken())
-
-
-def run_story(story: Callable[[], Awaitable[Any]]) -> None:
-    """Run a story on virtual time."""
-
-    async def main() -> None:
-        await story()
-
-    assert run(main, 0).leftover == ()
 
 
 async def test_a_file_is_kept_under_a_name_that_the_call_gives_it() -> None:
@@ -178,7 +167,7 @@ def test_a_database_that_is_away_for_a_while_is_waited_for(away: int) -> None:
         assert store.asked == away + 1
         assert len(store.kept) == 1
 
-    run_story(story)
+    run_story(story, after_seconds=0)
 
 
 def test_a_database_that_stays_away_is_an_error_of_the_tool() -> None:
@@ -189,7 +178,7 @@ def test_a_database_that_stays_away_is_an_error_of_the_tool() -> None:
         with pytest.raises(StoreUnavailableError):
             await keeper(files).sink_of("a").save("p", PNG, b"1")
 
-    run_story(story)
+    run_story(story, after_seconds=0)
 
 
 @pytest.mark.parametrize("moments", range(16))
@@ -208,7 +197,7 @@ def test_a_tool_that_is_cut_off_cuts_off_no_statement(moments: int) -> None:
         assert saving.cancelled()
         assert store.ended == store.begun
 
-    run_story(story)
+    run_story(story, after_seconds=0)
 
 
 @given(words=st.lists(st.text(max_size=90), max_size=4), key=st.text(max_size=200))
@@ -220,7 +209,7 @@ def test_any_call_and_any_words_make_a_name_that_fits_a_path(words: list[str], k
         saved = await keeper(files).sink_of(key).save(stem_of("plot", *words), PNG, b"1")
         assert NAME.fullmatch(saved.name)
 
-    run_story(story)
+    run_story(story, after_seconds=0)
 
 
 @pytest.mark.parametrize(("stem", "media_type"), [("../p", PNG), ("", PNG), ("p", "text/html")])

@@ -19,7 +19,7 @@ from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, containing, flat, half_used, named, new_graph
 from tests.support.limits import graph_limits
-from tests.unit.runs.registering import LIMITS, World
+from tests.unit.runs.registering import LIMITS, RegisteredDefinitions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,11 +36,11 @@ WHERE name = 'g1'
 
 
 @pytest.fixture
-def world(api: Api) -> World:
-    return World(api)
+def world(api: Api) -> RegisteredDefinitions:
+    return RegisteredDefinitions(api)
 
 
-async def test_a_name_becomes_the_graph_it_stands_for(world: World) -> None:
+async def test_a_name_becomes_the_graph_it_stands_for(world: RegisteredDefinitions) -> None:
     """The newest or the named version is inserted, with its name and version."""
     await world.register("g", flat("old"))
     await world.register("g", flat("new"))
@@ -56,7 +56,9 @@ async def test_a_name_becomes_the_graph_it_stands_for(world: World) -> None:
     assert graph == sent
 
 
-async def test_graphs_are_put_into_graphs_that_are_put_into_graphs(world: World) -> None:
+async def test_graphs_are_put_into_graphs_that_are_put_into_graphs(
+    world: RegisteredDefinitions,
+) -> None:
     """Inline graphs are expanded too; one definition may be used several times."""
     await world.register("c", flat("c"))
     await world.register("b", containing(named("c"), named("c", 1)))
@@ -70,14 +72,16 @@ async def test_graphs_are_put_into_graphs_that_are_put_into_graphs(world: World)
     assert leaves == [{**flat("c"), "name": "c", "version": 1}] * 4
 
 
-async def test_a_graph_without_names_is_the_graph_itself(world: World) -> None:
+async def test_a_graph_without_names_is_the_graph_itself(world: RegisteredDefinitions) -> None:
     """The graph is neither copied nor looked up."""
     graph = containing(flat("a"))
 
     assert await world.inline(graph) is graph
 
 
-async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world: World) -> None:
+async def test_a_registered_graph_is_complete_and_says_which_version_it_is(
+    world: RegisteredDefinitions,
+) -> None:
     """A run can therefore store the complete graph."""
     await world.register("b", flat("b"))
     await world.register("a", containing(named("b")))
@@ -98,7 +102,7 @@ async def test_a_registered_graph_is_complete_and_says_which_version_it_is(world
     ],
 )
 async def test_a_registered_graph_that_does_not_exist_is_named_by_what_is_wrong(
-    world: World, ref: DefinitionRef, place: str
+    world: RegisteredDefinitions, ref: DefinitionRef, place: str
 ) -> None:
     """The problem is at the name, or at the version if only that is missing."""
     await world.register("g", flat("a"))
@@ -110,7 +114,7 @@ async def test_a_registered_graph_that_does_not_exist_is_named_by_what_is_wrong(
 
 
 async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wrong(
-    world: World,
+    world: RegisteredDefinitions,
 ) -> None:
     """Each problem has its path; the catalog's own problems about bare names are left out."""
     await world.store.add(new_graph("g", flat("a")))
@@ -126,7 +130,7 @@ async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wr
 
 
 async def test_a_name_inside_a_definition_that_leads_nowhere_has_its_place_too(
-    world: World,
+    world: RegisteredDefinitions,
 ) -> None:
     """The path is that of the expanded graph."""
     await world.store.add(new_graph("b", containing(named("gone"))))
@@ -137,7 +141,9 @@ async def test_a_name_inside_a_definition_that_leads_nowhere_has_its_place_too(
     assert [problem.place for problem in problems] == [place]
 
 
-async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(world: World) -> None:
+async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(
+    world: RegisteredDefinitions,
+) -> None:
     """Problems inside inserted graphs have the paths of the expanded graph."""
     bad = {"steps": [{"id": "a", "type": "nothing", "data": {}}], "edges": []}
     await world.store.add(new_graph("bad", bad))
@@ -150,7 +156,9 @@ async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(world: Wor
     assert await world.inline(containing(named("odd")))
 
 
-async def test_validating_tells_everything_and_refuses_nothing(world: World) -> None:
+async def test_validating_tells_everything_and_refuses_nothing(
+    world: RegisteredDefinitions,
+) -> None:
     """Errors, warnings, unknown names and exceeded limits are listed."""
     graph = containing(named("x"), half_used())
 
@@ -166,7 +174,7 @@ async def test_validating_tells_everything_and_refuses_nothing(world: World) -> 
 
 
 class TestCircles:
-    async def test_a_graph_may_not_contain_itself(self, world: World) -> None:
+    async def test_a_graph_may_not_contain_itself(self, world: RegisteredDefinitions) -> None:
         """A graph may not refer to itself before it has a version, nor to its newest version."""
         await world.register("g", flat("a"))
         for name in ("g", "new"):
@@ -177,7 +185,9 @@ class TestCircles:
             assert problem.place == "steps.1.data.graph"
             assert problem.message == f"Circular reference: {name} -> {name}."
 
-    async def test_a_graph_may_contain_an_older_version_of_itself(self, world: World) -> None:
+    async def test_a_graph_may_contain_an_older_version_of_itself(
+        self, world: RegisteredDefinitions
+    ) -> None:
         """An older version never changes, so this is not a cycle."""
         await world.register("g", flat("a"))
 
@@ -188,7 +198,9 @@ class TestCircles:
             "steps.0.data.graph.version"
         ]
 
-    async def test_a_circle_through_others_is_named_with_its_path(self, world: World) -> None:
+    async def test_a_circle_through_others_is_named_with_its_path(
+        self, world: RegisteredDefinitions
+    ) -> None:
         """Any version that would close a cycle is rejected."""
         await world.register("c", flat("a"))
         await world.register("b", containing(named("c")))
@@ -201,7 +213,7 @@ class TestCircles:
         assert problem.message == "Circular reference: c -> a@1 -> b@1 -> c."
 
     async def test_a_circle_that_came_about_unseen_is_found_when_it_is_run(
-        self, world: World
+        self, world: RegisteredDefinitions
     ) -> None:
         """Deleting the newest version makes an older one the newest, which may close a cycle."""
         await world.store.add(new_graph("a", containing(named("b"))))
@@ -232,7 +244,7 @@ class TestLimits:
         self, limits: GraphLimits, name: str, api: Api
     ) -> None:
         """Inserted graphs count towards the limits, even if each one alone is small enough."""
-        roomy, tight = World(api), World(api, limits)
+        roomy, tight = RegisteredDefinitions(api), RegisteredDefinitions(api, limits)
         await roomy.register("c", flat("a", "b"))
         await roomy.register("b", containing(named("c"), named("c")))
         tight.graphs = Definitions(roomy.store, api.catalog, limits, PacedThread())
@@ -245,7 +257,7 @@ class TestLimits:
 
     async def test_exactly_the_limit_passes(self, api: Api) -> None:
         """Steps of the graph and of inserted graphs are added up."""
-        world = World(api, graph_limits(max_steps=7, max_depth=3))
+        world = RegisteredDefinitions(api, graph_limits(max_steps=7, max_depth=3))
         await world.register("c", flat("a", "b"))
 
         assert await world.inline(containing(containing(named("c")), named("c")))
@@ -256,7 +268,7 @@ class TestLimits:
     ) -> None:
         """Ten names in each of ten, seven levels deep, would be ten million steps."""
         monkeypatch.setattr(NodeCatalog, "examine", examine := Mock())
-        world = World(api, graph_limits(max_depth=20))
+        world = RegisteredDefinitions(api, graph_limits(max_depth=20))
         await world.store.add(new_graph("g0", flat("a")))
         for level in range(1, 8):
             inside = containing(*[named(f"g{level - 1}")] * 10)
@@ -272,7 +284,7 @@ class TestLimits:
         self, api: Api
     ) -> None:
         """A graph can refer to more data than a process could hold."""
-        world = World(api, graph_limits(max_bytes=3_000))
+        world = RegisteredDefinitions(api, graph_limits(max_bytes=3_000))
         for number in range(50):
             await world.store.add(new_graph(f"g{number}", flat("x" * 500, str(number))))
 
@@ -283,7 +295,7 @@ class TestLimits:
 
     async def test_what_was_loaded_before_counts_towards_the_limit(self, api: Api) -> None:
         """The limit of bytes covers all levels of nested graphs together."""
-        world = World(api, graph_limits(max_bytes=3_000))
+        world = RegisteredDefinitions(api, graph_limits(max_bytes=3_000))
         await world.store.add(new_graph("g0", flat("x" * 1_000)))
         for level in range(1, 5):
             inside = containing(named(f"g{level - 1}"), flat("x" * 1_000))
@@ -298,7 +310,7 @@ class TestLimits:
         self, api: Api, module_database: Connection
     ) -> None:
         """The links are loaded at once, so the chain is longer than the levels that were loaded."""
-        world = World(api, graph_limits(max_bytes=10**6, max_depth=5))
+        world = RegisteredDefinitions(api, graph_limits(max_bytes=10**6, max_depth=5))
         await world.store.add(new_graph("g0", flat("a")))
         await world.store.add(new_graph("g1", containing(named("g0"))))
         module_database.execute(LINKS)
@@ -311,7 +323,9 @@ class TestLimits:
         ] * 2
 
 
-async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: World) -> None:
+async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(
+    world: RegisteredDefinitions,
+) -> None:
     """The error is the one for a graph that never existed."""
     await world.register("g", flat("a"))
 
@@ -331,7 +345,7 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(world: Worl
     assert [problem.place for problem in refused.value.problems] == ["steps.0.data.graph.name"]
 
 
-async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
+async def test_what_a_graph_contains_is_kept_with_it(world: RegisteredDefinitions) -> None:
     """References are stored as written, each once, so a definition in use cannot be deleted."""
     kept: list[NewDefinition] = []
 
@@ -350,7 +364,7 @@ async def test_what_a_graph_contains_is_kept_with_it(world: World) -> None:
     assert kept[1].content == containing(named("g"), containing(named("g", 1)), named("g"))
 
 
-async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> None:
+async def test_a_large_graph_is_checked_beside_the_event_loop(world: RegisteredDefinitions) -> None:
     """The worker thread finds the same problems."""
     graph = flat(*(f"s{n}" for n in range(SMALL_BYTES)), "s0")
     world.graphs = Definitions(world.store, world.api.catalog, graph_limits(), PacedThread())
@@ -360,7 +374,7 @@ async def test_a_large_graph_is_checked_beside_the_event_loop(world: World) -> N
     assert [problem.place for problem in problems] == [f"steps.{SMALL_BYTES}.id"]
 
 
-async def test_what_is_not_there_is_not_found(world: World) -> None:
+async def test_what_is_not_there_is_not_found(world: RegisteredDefinitions) -> None:
     """A missing definition, or a name without versions, is not found."""
     with pytest.raises(DefinitionNotFoundError):
         await world.graphs.get(TENANT, DefinitionRef("x"))
@@ -369,7 +383,7 @@ async def test_what_is_not_there_is_not_found(world: World) -> None:
 
 
 async def test_a_place_that_no_graph_stands_at_is_a_level_all_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RegisteredDefinitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The level counts under any path that the catalog gives a nested graph."""
     graphs = Definitions(world.store, world.api.catalog, graph_limits(max_depth=1), PacedThread())

@@ -13,8 +13,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.engine.call import AttemptError
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import RunStatus
-from tests.unit.runs.works import CANCEL_REQUEST, nothing, run_story, waits
-from tests.unit.runs.world import KEY, Process, answering, call, new_run
+from tests.support.runs import KEY, RunProcess, answering, call, new_run, run_story
+from tests.unit.runs.works import CANCEL_REQUEST, nothing, waits
 
 Work = Callable[[FlowContext], Awaitable[Any]]
 
@@ -82,7 +82,7 @@ def test_an_ended_run_is_let_go_without_the_garbage_collector(
         return await work(context)
 
     async def story() -> None:
-        process = Process(remembered)
+        process = RunProcess(remembered)
         accepted = await process.post(new_run(budget=Budget(max_llm_calls_small=1)))
         if work is waits:
             await asyncio.sleep(1)

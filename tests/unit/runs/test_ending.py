@@ -10,15 +10,15 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.report import GraphOutcome, StepReport
 from caseworker.runs.outcome import cancelled_while_queued, result_of
 from caseworker.runs.run import CancelRequest, RunKind, RunRequest, RunStatus
-from tests.unit.runs.test_replay import RUN
+from tests.support.runs import CLAIMED_RUN
 
-AT = RUN.created_at + timedelta(minutes=1)
+AT = CLAIMED_RUN.created_at + timedelta(minutes=1)
 CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough", requested_at=AT)
 
 
 def test_a_run_that_never_began_ends_with_a_halted_root_alone() -> None:
     """A run that never started ends with a halted root and has cost nothing."""
-    end = cancelled_while_queued(RUN, CANCEL_REQUEST)
+    end = cancelled_while_queued(CLAIMED_RUN, CANCEL_REQUEST)
 
     assert (end.status, end.finish_reason, end.result) == (RunStatus.CANCELLED, None, None)
     nothing = {"tokens": 0, "steps": 0, "api_calls": 0, "cost_usd": 0.0, "seconds": 0.0}
@@ -48,7 +48,7 @@ def test_text_of_an_answer_that_never_ended_stays_in_the_result(kind: RunKind) -
     streamed: dict[tuple[str | None, str], tuple[int, str]] = {
         (step_id, "content_chunk"): part for step_id, part in parts.items()
     }
-    run = replace(RUN, kind=kind, request=RunRequest(kind=kind), streamed=streamed)
+    run = replace(CLAIMED_RUN, kind=kind, request=RunRequest(kind=kind), streamed=streamed)
 
     result = result_of(run, GraphOutcome(steps, stop=CANCEL_REQUEST.stop))
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.events import Event
-from tests.unit.runs.opened import Open, run_story
+from tests.support.runs import run_story
+from tests.unit.runs.opened import Open
 
 MODEL = {"kind": "llm", "name": "turn", "model": "m"}
 
@@ -62,7 +63,7 @@ def test_the_next_owner_ends_the_calls_of_a_lost_process_and_nothing_else() -> N
         opened.journal.emit(turn("a/b", "turn_end"))
         assert emitted(opened)[1:] == [("turn_end", "a/b")]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_the_end_of_a_run_ends_all_that_is_still_open_from_the_inside() -> None:
@@ -89,7 +90,7 @@ def test_the_end_of_a_run_ends_all_that_is_still_open_from_the_inside() -> None:
         opened.journal.end_open("again")
         assert len(opened.journal.unstored_events()) == 8
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_the_end_of_a_step_ends_all_that_is_open_in_it() -> None:
@@ -106,7 +107,7 @@ def test_the_end_of_a_step_ends_all_that_is_open_in_it() -> None:
             ("step.completed", "a"),
         ]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_released_run_ends_its_calls_only() -> None:
@@ -119,7 +120,7 @@ def test_a_released_run_ends_its_calls_only() -> None:
         opened.journal.end_calls("The process shuts down.")
         assert emitted(opened)[5:] == [("call.cancelled", "a/b")]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_an_end_without_an_open_start_is_dropped() -> None:
@@ -132,7 +133,7 @@ def test_an_end_without_an_open_start_is_dropped() -> None:
         opened.journal.emit(call("n1", kind="call.completed"))
         assert emitted(opened) == [("call.started", "a/b"), ("call.cancelled", "a/b")]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_events_of_custom_nodes_need_no_partner() -> None:
@@ -149,4 +150,4 @@ def test_events_of_custom_nodes_need_no_partner() -> None:
             "tool_call_start",
         ]
 
-    run_story(story)
+    run_story(story, after_seconds=10)

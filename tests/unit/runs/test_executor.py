@@ -16,16 +16,17 @@ from caseworker.runs.run import FinishRun, RunStatus
 from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, run_story, trace_of, waits
-from tests.unit.runs.world import (
+from tests.support.runs import (
     KEY,
-    Process,
+    RunProcess,
     answering,
     call,
     database,
     loop,
     new_run,
+    run_story,
 )
+from tests.unit.runs.works import CANCEL_REQUEST, must_not_run, nothing, trace_of, waits
 
 
 def test_a_run_is_executed_and_settled() -> None:
@@ -35,7 +36,7 @@ def test_a_run_is_executed_and_settled() -> None:
         async def works(context: FlowContext) -> Any:
             return await call(context, "llm", answering(42))
 
-        process = Process(works)
+        process = RunProcess(works)
         run = await process.run()
 
         assert (run.status, run.finish_reason, run.stop) == (RunStatus.COMPLETED, "success", None)
@@ -58,7 +59,7 @@ def test_waiting_for_the_end_of_a_run_returns_the_run() -> None:
     """The executor returns the same run as the store, so a waiting request needs no read."""
 
     async def story() -> None:
-        process = Process(lambda _: asyncio.sleep(1, "done"))
+        process = RunProcess(lambda _: asyncio.sleep(1, "done"))
         await process.post()
         ended = await process.executor.ended(KEY)
 
@@ -72,7 +73,7 @@ def test_a_result_that_the_store_changes_is_read_from_it() -> None:
     """Postgres stores no half of a surrogate pair, and no response can contain one."""
 
     async def story() -> None:
-        process = Process(lambda _: asyncio.sleep(1, "half of a pair: \ud83d"))
+        process = RunProcess(lambda _: asyncio.sleep(1, "half of a pair: \ud83d"))
         await process.post()
         assert await process.executor.ended(KEY) is None
         assert (await process.end_of()).status is RunStatus.COMPLETED
@@ -87,7 +88,7 @@ def test_what_it_executes_changes_when_a_run_begins_and_when_it_ends() -> None:
         async def works(context: FlowContext) -> Any:
             return [process.executor.changes, len(process.executor.active)]
 
-        process = Process(works)
+        process = RunProcess(works)
         assert process.executor.changes == 0
         run = await process.run()
 
@@ -102,7 +103,7 @@ def test_a_run_that_may_take_no_time_executes_nothing() -> None:
     """A time budget of zero seconds allows no execution."""
 
     async def story() -> None:
-        process = Process(must_not_run)
+        process = RunProcess(must_not_run)
         run = await process.run(new_run(budget=Budget(max_time_seconds=0)))
 
         assert (run.status, run.finish_reason) == (RunStatus.HALTED, "budget")
@@ -122,7 +123,7 @@ def test_a_run_whose_deadline_has_passed_executes_nothing(seed: int) -> None:
     """The run may have been queued for too long."""
 
     async def story() -> None:
-        process = Process(must_not_run)
+        process = RunProcess(must_not_run)
         run = await process.run(new_run(deadline=datetime.now(UTC) - timedelta(seconds=1)))
 
         assert run.status is RunStatus.HALTED
@@ -138,7 +139,7 @@ def test_time_interrupts_work_in_flight_and_keeps_what_it_had(seed: int) -> None
     """The limit may be a duration or a point in time."""
 
     async def story() -> None:
-        process = Process(waits)
+        process = RunProcess(waits)
         await process.post(new_run("seconds", Budget(max_time_seconds=5)))
         await process.post(new_run("instant", deadline=datetime.now(UTC) + timedelta(seconds=9)))
         seconds = await process.end_of(replace(KEY, run_id="seconds"))
@@ -162,7 +163,7 @@ def test_a_retry_is_not_waited_for_beyond_the_deadline() -> None:
         raise AttemptError("Busy.", error_class="Busy", retryable=True, retry_after_seconds=20)
 
     async def story() -> None:
-        process = Process(lambda context: call(context, "llm", busy))
+        process = RunProcess(lambda context: call(context, "llm", busy))
         run = await process.run(new_run(deadline=datetime.now(UTC) + timedelta(seconds=10)))
         assert (run.status, loop().time()) == (RunStatus.FAILED, 0)
 
@@ -181,7 +182,7 @@ def test_an_attempt_in_progress_is_stored_soon() -> None:
         await asyncio.sleep(60)
 
     async def story() -> None:
-        process = Process(lambda context: call(context, "llm", busy_once))
+        process = RunProcess(lambda context: call(context, "llm", busy_once))
         await process.post()
         await asyncio.sleep(30)
         nodes = await process.store.nodes(KEY)
@@ -201,13 +202,13 @@ def test_time_that_earlier_executions_have_used_is_not_given_again() -> None:
 
     async def story() -> None:
         store = database()
-        first = Process(waits, store)
+        first = RunProcess(waits, store)
         await first.post(new_run(budget=Budget(max_time_seconds=10)))
         await asyncio.sleep(4)
         await first.executor.drain(0)
         await asyncio.sleep(100)
 
-        second = Process(waits, store, name="p2")
+        second = RunProcess(waits, store, name="p2")
         began = loop().time()
         await second.take()
         run = await second.end_of()
@@ -226,7 +227,7 @@ def test_a_failing_step_fails_the_run() -> None:
         async def fails(context: FlowContext) -> str:
             raise RuntimeError("alice@example.org")
 
-        process = Process(fails)
+        process = RunProcess(fails)
         run = await process.run()
 
         assert (run.status, run.finish_reason) == (RunStatus.FAILED, None)
@@ -246,7 +247,7 @@ def test_a_stop_reaches_the_work_and_the_run_is_cancelled(seed: int) -> None:
     """The run ends at once, with the requester's name and the partial result."""
 
     async def story() -> None:
-        process = Process(waits)
+        process = RunProcess(waits)
         await process.post()
         await asyncio.sleep(3)
         with_cancel_request = await process.service.cancel(KEY, by="ops", reason="enough")
@@ -269,7 +270,7 @@ def test_a_run_that_is_not_here_is_not_stopped_here() -> None:
     """The run's own worker receives the request."""
 
     async def story() -> None:
-        assert not Process(nothing).executor.cancel(KEY, CANCEL_REQUEST)
+        assert not RunProcess(nothing).executor.cancel(KEY, CANCEL_REQUEST)
 
     run_story(story)
 
@@ -288,7 +289,7 @@ def test_a_cancel_request_that_comes_before_the_end_is_written_is_the_end() -> N
             return await super().finish(finish_run)
 
     async def story() -> None:
-        process = Process(nothing, SlowToFinish())
+        process = RunProcess(nothing, SlowToFinish())
         run = await process.run()
 
         assert said == ["completed"]
@@ -307,7 +308,7 @@ def test_a_process_takes_no_more_runs_than_it_has_slots_for() -> None:
     """Runs being claimed occupy a slot; further runs are queued."""
 
     async def story() -> None:
-        process = Process(waits, limits=executor_limits(max_runs=2))
+        process = RunProcess(waits, limits=executor_limits(max_runs=2))
         assert (await process.post(new_run("r0"))).status is RunStatus.RUNNING
         assert process.executor.reserve()
         assert (await process.post(new_run("r1"))).status is RunStatus.QUEUED
@@ -327,7 +328,7 @@ def test_a_run_that_ends_makes_room() -> None:
     """Callers waiting for a slot are woken."""
 
     async def story() -> None:
-        process = Process(waits, limits=executor_limits(max_runs=1))
+        process = RunProcess(waits, limits=executor_limits(max_runs=1))
         await process.post()
         waiting = asyncio.create_task(process.executor.room())
         await asyncio.sleep(29)
@@ -346,7 +347,7 @@ def test_a_run_that_breaks_outside_its_steps_is_left_for_others_to_find() -> Non
             raise RuntimeError("no database")
 
     async def story() -> None:
-        process = Process(nothing, Away())
+        process = RunProcess(nothing, Away())
         await process.post()
         await process.executor.ended(KEY)
         assert process.executor.active == frozenset()
@@ -362,7 +363,7 @@ def test_the_first_event_of_a_run_says_that_it_was_started() -> None:
         async def works(context: FlowContext) -> str:
             return "done"
 
-        process = Process(works)
+        process = RunProcess(works)
         await process.run()
         events = await process.store.events(KEY, after=0, limit=9)
         assert events is not None
@@ -376,7 +377,7 @@ def test_a_waiting_run_is_two_tasks_and_few_bytes() -> None:
     runs = 50
 
     async def story() -> None:
-        process, before = Process(waits), asyncio.all_tasks()
+        process, before = RunProcess(waits), asyncio.all_tasks()
         await process.post(new_run("first"))
         await asyncio.sleep(1)
         tracemalloc.start()

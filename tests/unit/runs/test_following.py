@@ -19,8 +19,9 @@ from caseworker.runs.ports import EventPage, JournalWrite
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.memory_runs import MemoryRuns
+from tests.support.runs import KEY, RunProcess, database, loop, new_run, run_service
+from tests.support.seeded_loop import play
 from tests.support.stores import end_of
-from tests.unit.runs.world import KEY, Process, database, loop, new_run, play
 
 
 def event(seq: int) -> EventRecord:
@@ -64,7 +65,7 @@ class Follower:
         service: RunService | None = None,
         pause: float = 0,
     ) -> None:
-        self.service = service or RunService(store, None, settle_seconds=0.5)
+        self.service = service or run_service(store)
         self.pause = pause
         self.seen: list[tuple[float, int]] = []
         self.task = asyncio.create_task(self._follow(after))
@@ -126,7 +127,7 @@ def test_a_run_of_this_process_is_followed_without_reading_the_store() -> None:
             await asyncio.sleep(1)
 
     async def story() -> None:
-        process = Process(answer, Unread())
+        process = RunProcess(answer, Unread())
         await process.post()
         batches = [batch async for batch in process.service.follow(KEY)]
         events = [event for batch in batches for event in batch.events]
@@ -161,7 +162,7 @@ def test_a_follower_is_told_now_and_then_that_there_is_nothing_new() -> None:
     """An empty batch lets the caller send a keep-alive and check its client."""
 
     async def story() -> None:
-        batches = RunService(await running(Elsewhere()), None, settle_seconds=0.5).follow(KEY)
+        batches = run_service(await running(Elsewhere())).follow(KEY)
         async with aclosing(batches):
             told = [(len((await anext(batches)).events), round(loop().time(), 3)) for _ in range(9)]
         assert told == [(0, 5 * looks) for looks in range(9)]
@@ -223,7 +224,7 @@ def test_followers_of_one_run_share_the_reads_and_each_sees_every_event_once(see
     async def story() -> None:
         chance = random.Random(seed)
         store = Counted()
-        service = RunService(await running(store), None, settle_seconds=0.5)
+        service = run_service(await running(store))
         followers.extend(Follower(store, service=service) for _ in range(50))
         followers.extend(
             Follower(store, service=service, pause=chance.uniform(0, 0.2)) for _ in range(5)
@@ -257,7 +258,7 @@ def test_a_follower_two_batches_behind_catches_up_at_once() -> None:
 
     async def story() -> None:
         store = await running(database())
-        shared = RunService(store, None, settle_seconds=0.5)
+        shared = run_service(store)
         fast = Follower(store, service=shared)
         slow = Follower(store, service=shared, pause=7)
         await asyncio.sleep(0.1)  # the slow one is busy until 7
@@ -285,7 +286,7 @@ def test_an_end_without_events_reaches_a_busy_follower_at_once() -> None:
 
     async def story() -> None:
         store = EndsLater()
-        shared = RunService(await running(store), None, settle_seconds=0.5)
+        shared = run_service(await running(store))
         fast = Follower(store, service=shared)
         slow = Follower(store, service=shared, pause=2)
         await asyncio.sleep(0.1)
@@ -308,7 +309,7 @@ def test_a_full_page_that_is_shared_is_followed_by_the_next_one(
 
     async def story() -> None:
         store = await running(database())
-        shared = RunService(store, None, settle_seconds=0.5)
+        shared = run_service(store)
         first = Follower(store, service=shared)
         await asyncio.sleep(0.1)
         store._notifier.notify = lambda *_, **__: None  # type: ignore[method-assign]
@@ -340,7 +341,7 @@ def test_a_follower_with_a_number_beyond_the_end_does_not_make_another_one_read_
 
     async def story() -> None:
         store = Counted()
-        shared = RunService(await running(store), None, settle_seconds=0.5)
+        shared = run_service(await running(store))
         beyond = Follower(store, after=10, service=shared)
         await asyncio.sleep(0.1)
         other = Follower(store, service=shared)
@@ -398,7 +399,7 @@ def test_there_is_nothing_to_follow_without_a_run() -> None:
 
     async def story() -> None:
         with pytest.raises(RunNotFoundError):
-            await anext(RunService(database(), None, settle_seconds=0.5).follow(KEY, after=0))
+            await anext(run_service(database()).follow(KEY, after=0))
 
     play(story)
 

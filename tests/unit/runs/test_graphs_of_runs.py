@@ -13,12 +13,11 @@ from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.reading import StepData
-from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import Deaths, NewRun, RunKind, RunRequest, RunStatus
 from tests.support.limits import executor_limits
 from tests.support.memory_rows import run_of
-from tests.unit.runs.works import deaf_attempt, run_story
-from tests.unit.runs.world import GRACE, KEY, Process, call, database
+from tests.support.runs import GRACE, KEY, RunProcess, call, database, run_story
+from tests.unit.runs.works import deaf_attempt
 
 
 class Nothing(StepData):
@@ -40,11 +39,9 @@ class Works:
         return ExecutionResult({"default": "done" if work is None else await work(context)})
 
 
-def process(node: Works, store: Any = None, **settings: Any) -> Process:
+def process(node: Works, store: Any = None, **settings: Any) -> RunProcess:
     """Return a process whose graphs consist of steps of one type."""
-    made = Process(lambda _: None, store or database(), **settings)  # type: ignore[arg-type,return-value]
-    made.executor._graphs = RunGraphs(NodeCatalog((kind_of(node),)))
-    return made
+    return RunProcess(store=store, catalog=NodeCatalog((kind_of(node),)), **settings)
 
 
 def kind_of(node: Works) -> NodeType:
@@ -136,11 +133,13 @@ def test_a_graph_that_was_made_ready_when_it_was_checked_is_not_read_again() -> 
 
     async def story() -> None:
         store, node = database(), Works(A=waits)
-        one, other = process(node, store), process(node, store, name="p2")
+        catalogs = CountingCatalog(node), CountingCatalog(node)
+        one, other = (
+            RunProcess(store=store, catalog=catalog, name=name)
+            for catalog, name in zip(catalogs, ("p1", "p2"), strict=True)
+        )
         new = new_graph("A")
         prepared, _ = CountingCatalog(node).examine(new.request.graph or {})
-        for each in (one, other):
-            each.executor._graphs = RunGraphs(CountingCatalog(node))
 
         await one.post(replace(new, prepared=prepared))
         await asyncio.sleep(5)
@@ -149,7 +148,7 @@ def test_a_graph_that_was_made_ready_when_it_was_checked_is_not_read_again() -> 
         await asyncio.sleep(5)
 
         assert node.begun == ["A", "A"]
-        assert [reads_of(each) for each in (one, other)] == [0, 1]
+        assert [catalog.reads for catalog in catalogs] == [0, 1]
         await other.service.cancel(KEY, by="ops")
         await other.end_of()
 
@@ -166,10 +165,3 @@ class CountingCatalog(NodeCatalog):
     def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
         self.reads += 1
         return super().prepare(graph, graph_id=graph_id)
-
-
-def reads_of(process: Process) -> int:
-    """Return how often a process has prepared a graph."""
-    catalog = process.executor._graphs._catalog
-    assert isinstance(catalog, CountingCatalog)
-    return catalog.reads

@@ -18,15 +18,17 @@ from caseworker.runs.giving_back import GIVE_UP_SECONDS
 from caseworker.runs.replay import graph_of
 from caseworker.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs import world
-from tests.unit.runs.works import must_not_run, nothing, run_story, waits
-from tests.unit.runs.world import (
+from tests.support.runs import (
+    EPOCH,
     KEY,
-    Process,
+    RunProcess,
     database,
     loop,
     new_run,
+    run_story,
+    virtual_service_time,
 )
+from tests.unit.runs.works import must_not_run, nothing, waits
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -42,7 +44,7 @@ def test_a_process_that_ends_lets_runs_end_and_gives_the_others_back(seed: int) 
             await asyncio.sleep(1 if context.run_id == "short" else 30)
             return "done"
 
-        process = Process(works)
+        process = RunProcess(works)
         await process.post(new_run("short"))
         await process.post(new_run("long"))
         await started.wait()
@@ -71,7 +73,7 @@ def test_a_run_that_was_just_being_claimed_is_given_back_as_well(seed: int) -> N
             return accepted
 
     async def story() -> None:
-        process = Process(must_not_run, SlowToAccept())
+        process = RunProcess(must_not_run, SlowToAccept())
         accepting = asyncio.create_task(process.post())
         await asyncio.sleep(1)
         await process.executor.drain(0)
@@ -96,7 +98,7 @@ def test_a_cancel_request_wins_over_the_end_of_the_process(seed: int) -> None:
                 await asyncio.sleep(1)
             return "done"
 
-        process = Process(winds_up)
+        process = RunProcess(winds_up)
         await process.post()
         await asyncio.sleep(1)
         draining = asyncio.create_task(process.executor.drain(0))
@@ -120,7 +122,7 @@ def test_a_limit_that_a_process_meets_while_it_ends_is_met_again_by_the_next_one
                 context.scope.charge({Dimension.TOOL_CALLS: 1})
 
         budget = Budget(max_tool_calls=0)
-        first = Process(meets_its_limit)
+        first = RunProcess(meets_its_limit)
         await first.post(new_run(budget=budget))
         await asyncio.sleep(1)
         await first.executor.drain(0)
@@ -129,7 +131,7 @@ def test_a_limit_that_a_process_meets_while_it_ends_is_met_again_by_the_next_one
         async def meets_it_at_once(context: FlowContext) -> None:
             context.scope.charge({Dimension.TOOL_CALLS: 1})
 
-        second = Process(meets_it_at_once, first.store, name="p2")
+        second = RunProcess(meets_it_at_once, first.store, name="p2")
         await second.take()
         run = await second.end_of()
         assert run.status is RunStatus.HALTED
@@ -148,7 +150,7 @@ def test_a_run_that_was_lost_is_not_given_back() -> None:
             given_back.append(arguments)
 
     async def story() -> None:
-        process = Process(waits, Watched())
+        process = RunProcess(waits, Watched())
         await process.post()
         await asyncio.sleep(1)
         process.store.lose("p1")
@@ -170,7 +172,7 @@ def test_a_run_that_is_started_twice_is_executed_once() -> None:
             await asyncio.sleep(1)
             return "done"
 
-        process = Process(works)
+        process = RunProcess(works)
         run = await process.post()
         process.executor.start(run, permitted_at=0)
         assert (await process.end_of()).status is RunStatus.COMPLETED
@@ -196,7 +198,7 @@ def test_a_run_that_was_lost_and_claimed_again_begins_when_its_lost_execution_ha
                 times.append(("ended", loop().time()))
             return "done"
 
-        process = Process(works)
+        process = RunProcess(works)
         await process.post()
         await asyncio.sleep(1)
         process.store.lose("p1")
@@ -232,7 +234,7 @@ def test_a_run_is_given_back_as_soon_as_the_database_is_there() -> None:
 
     async def story() -> None:
         store = AwayNowAndThen()
-        process = Process(waits, store)
+        process = RunProcess(waits, store)
         await process.post()
         store.away_until = 4.0
         await process.executor.drain(1)
@@ -243,9 +245,8 @@ def test_a_run_is_given_back_as_soon_as_the_database_is_there() -> None:
     run_story(story)
 
 
-def test_a_step_that_may_take_long_to_end_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_may_take_long_to_end_is_waited_for() -> None:
     """The run is handed over after the step has ended."""
-    monkeypatch.setattr(world, "GRACE", 3 * GIVE_UP_SECONDS)
 
     async def ends_slowly(context: FlowContext) -> str:
         try:
@@ -255,7 +256,7 @@ def test_a_step_that_may_take_long_to_end_is_waited_for(monkeypatch: pytest.Monk
         return "done"
 
     async def story() -> None:
-        process = Process(ends_slowly)
+        process = RunProcess(ends_slowly, grace_seconds=3 * GIVE_UP_SECONDS)
         await process.post()
         await process.executor.drain(1)
         run = await process.service.get(KEY)
@@ -269,7 +270,7 @@ def test_a_process_ends_although_its_runs_cannot_be_given_back() -> None:
 
     async def story() -> None:
         store = AwayNowAndThen()
-        process = Process(waits, store)
+        process = RunProcess(waits, store)
         await process.post()
         store.away_until = 1000.0
         await process.executor.drain(1)
@@ -285,7 +286,7 @@ def test_a_run_begins_when_what_it_did_before_can_be_read() -> None:
 
     async def story() -> None:
         store = AwayNowAndThen()
-        first, second = Process(waits, store), Process(nothing, store, name="p2")
+        first, second = RunProcess(waits, store), RunProcess(nothing, store, name="p2")
         await first.post()
         await first.executor.drain(1)
         store.away_until = 30.0
@@ -306,7 +307,7 @@ def test_a_run_that_this_process_cannot_execute_is_left_to_others() -> None:
     """The run comes from a newer release: it is logged by ID, and no attempt is counted."""
 
     async def story() -> None:
-        process = Process(must_not_run)
+        process = RunProcess(must_not_run)
         await process.store.accept(unknown_step(), worker_id=None)
         with structlog.testing.capture_logs([merge_contextvars]) as logs:
             await process.take()
@@ -327,7 +328,7 @@ def test_a_run_that_nobody_can_execute_fails_in_the_end() -> None:
     """After about five minutes the run fails with the problem of its graph."""
 
     async def story() -> None:
-        process = Process(must_not_run)
+        process = RunProcess(must_not_run)
         await process.store.accept(unknown_step(), worker_id=None)
         while not (await process.service.get(KEY)).finished:
             await process.take()
@@ -341,7 +342,7 @@ def test_a_run_that_nobody_can_execute_fails_in_the_end() -> None:
     run_story(story)
 
 
-async def _end_of_unknown(process: Process, new: NewRun, *, cancel: bool) -> Run:
+async def _end_of_unknown(process: RunProcess, new: NewRun, *, cancel: bool) -> Run:
     """Stop a run that another process has begun, and return it at its end."""
     await process.store.accept(new, worker_id=None)
     before = await process.store.claim(KEY, "p0")
@@ -360,7 +361,7 @@ async def _end_of_unknown(process: Process, new: NewRun, *, cancel: bool) -> Run
     ]
     await process.store.release(before, active_seconds=0, calls=calls, counted=False)
     if cancel:
-        with world.virtual_service_time():
+        with virtual_service_time():
             await process.service.cancel(KEY, by="operator")
     else:
         await process.executor.end(KEY)
@@ -374,8 +375,8 @@ def test_a_stopped_run_that_this_process_cannot_execute_ends_at_once(cancel: boo
     async def story() -> None:
         new = unknown_step()
         if not cancel:
-            new = replace(new, request=replace(new.request, deadline=world.EPOCH))
-        run = await _end_of_unknown(Process(must_not_run), new, cancel=cancel)
+            new = replace(new, request=replace(new.request, deadline=EPOCH))
+        run = await _end_of_unknown(RunProcess(must_not_run), new, cancel=cancel)
         assert run.status is (RunStatus.CANCELLED if cancel else RunStatus.HALTED), run.stop
         assert run.result is not None
         assert run.result["outputs"] == {"new": {"output": "kept"}}
@@ -391,9 +392,9 @@ def test_a_run_that_is_taken_over_is_named_in_the_log_before_it_is_executed() ->
     async def story() -> None:
         with structlog.testing.capture_logs([merge_contextvars]) as logs:
             store = database()
-            await Process(waits, store).post()
+            await RunProcess(waits, store).post()
             store.lose("p1")
-            await Process(waits, store, name="p2").take()
+            await RunProcess(waits, store, name="p2").take()
             await asyncio.sleep(1)
         (line,) = [line for line in logs if line["event"] == "run.taken_over"]
         assert (line["run_id"], line["attempt"], line["log_level"]) == ("r0", 2, "warning")

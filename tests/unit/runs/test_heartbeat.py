@@ -1,19 +1,17 @@
 """Heartbeats of a process, and the notifications they make up for."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import structlog
 
 from caseworker.engine.context import FlowContext
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import Beat, FinishResult
 from caseworker.runs.run import CancelRequest, FinishRun, Run, RunStatus
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.world import KEY, Process, database, loop, new_run, play
+from tests.support.runs import KEY, RunProcess, database, loop, new_run, run_story
 
 
 async def waits(context: FlowContext) -> str:
@@ -25,21 +23,12 @@ async def must_not_run(context: FlowContext) -> str:
     pytest.fail("the step was executed")
 
 
-def run_story(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
-    async def main() -> None:
-        await story()
-        await asyncio.sleep(200)
-
-    with structlog.testing.capture_logs():
-        play(main, seed)
-
-
-async def orphan(process: Process) -> None:
+async def orphan(process: RunProcess) -> None:
     """Accept a run for a process that is not notified of it."""
     await process.store.accept(new_run(), worker_id=process.name)
 
 
-async def status_of(process: Process) -> RunStatus:
+async def status_of(process: RunProcess) -> RunStatus:
     return (await process.service.get(KEY)).status
 
 
@@ -49,7 +38,7 @@ def test_a_cancel_request_that_nobody_heard_of_is_found_by_the_next_beat(seed: i
     """The notification was lost; the heartbeat cancels the call in flight."""
 
     async def story() -> None:
-        process = Process(waits)
+        process = RunProcess(waits)
         await process.post()
         beating = asyncio.create_task(process.heartbeat.run())
         await asyncio.sleep(2.5)
@@ -60,14 +49,14 @@ def test_a_cancel_request_that_nobody_heard_of_is_found_by_the_next_beat(seed: i
         beating.cancel()
         await asyncio.wait({beating})
 
-    run_story(story, seed)
+    run_story(story, seed, after_seconds=200)
 
 
 def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
     """The release takes one interval; a run that never started has lost no attempt."""
 
     async def story() -> None:
-        process = Process(must_not_run)
+        process = RunProcess(must_not_run)
         await orphan(process)
         await process.heartbeat.beat()
         await process.heartbeat.beat()
@@ -77,17 +66,17 @@ def test_a_run_that_is_owned_here_and_executed_nowhere_is_given_back() -> None:
         run = await process.service.get(KEY)
         assert (run.status, run.attempts, run.worker_id) == (RunStatus.QUEUED, 0, None)
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 def test_a_run_that_others_had_begun_and_that_never_began_here_has_lost_no_attempt_here() -> None:
     """The claim was committed and its answer lost; the journal is that of earlier attempts."""
 
     async def story() -> None:
-        dead = Process(waits)
+        dead = RunProcess(waits)
         await dead.post()
         await asyncio.sleep(1)
-        process = Process(must_not_run, dead.store, name="p2")
+        process = RunProcess(must_not_run, dead.store, name="p2")
         dead.store.lose("p1")
         await dead.store.claim(KEY, "p2")
         assert await process.store.calls(KEY)
@@ -97,7 +86,7 @@ def test_a_run_that_others_had_begun_and_that_never_began_here_has_lost_no_attem
         run = await process.service.get(KEY)
         assert (run.status, run.attempts, run.losses) == (RunStatus.QUEUED, 1, 1)
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 def test_a_run_that_broke_here_has_lost_an_attempt() -> None:
@@ -111,7 +100,7 @@ def test_a_run_that_broke_here_has_lost_an_attempt() -> None:
         return "done"
 
     async def story() -> None:
-        process = Process(done, Breaking())
+        process = RunProcess(done, Breaking())
         await process.post()
         await process.executor.ended(KEY)
         await process.heartbeat.beat()
@@ -123,14 +112,14 @@ def test_a_run_that_broke_here_has_lost_an_attempt() -> None:
         await process.heartbeat.beat()
         assert not process.executor.broken
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 def test_a_run_that_is_only_just_being_begun_is_left_alone() -> None:
     """One heartbeat read the run before its start, the next one after."""
 
     async def story() -> None:
-        process = Process(waits)
+        process = RunProcess(waits)
         accepted = await process.store.accept(new_run(), worker_id="p1")
         await process.heartbeat.beat()
         process.executor.start(accepted.run, permitted_at=loop().time())
@@ -139,7 +128,7 @@ def test_a_run_that_is_only_just_being_begun_is_left_alone() -> None:
             await process.heartbeat.beat()
         assert await status_of(process) is RunStatus.RUNNING
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 @pytest.mark.parametrize("meanwhile", ["begun here", "ended", "claimed by another"])
@@ -147,7 +136,7 @@ def test_an_orphan_that_found_a_home_meanwhile_is_left_alone(meanwhile: str) -> 
     """The run is checked again before it is released."""
 
     class Changing(MemoryRuns):
-        process: Process
+        process: RunProcess
 
         async def get(self, key: Any) -> Run | None:
             run = await super().get(key)
@@ -163,13 +152,13 @@ def test_an_orphan_that_found_a_home_meanwhile_is_left_alone(meanwhile: str) -> 
 
     async def story() -> None:
         store = Changing()
-        store.process = Process(waits, store)
+        store.process = RunProcess(waits, store)
         await orphan(store.process)
         await store.process.heartbeat.beat()
         await asyncio.sleep(2)
         await store.process.heartbeat.beat()
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -178,7 +167,7 @@ def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
 
     async def story() -> None:
         store = database()
-        frozen, other = Process(waits, store), Process(waits, store, name="p2")
+        frozen, other = RunProcess(waits, store), RunProcess(waits, store, name="p2")
         await frozen.post()
         await asyncio.sleep(1)  # no journal write is due, so only the heartbeat detects it
         store.lose("p1")
@@ -192,14 +181,14 @@ def test_a_run_that_goes_on_elsewhere_is_stopped_here(seed: int) -> None:
         run = await other.service.get(KEY)
         assert (run.status, run.worker_id) == (RunStatus.RUNNING, "p2")
 
-    run_story(story, seed)
+    run_story(story, seed, after_seconds=200)
 
 
 def test_a_mismatch_of_long_ago_does_not_count() -> None:
     """A run that was seen without execution here is released only after another whole interval."""
 
     async def story() -> None:
-        process = Process(must_not_run)
+        process = RunProcess(must_not_run)
         await orphan(process)
         await process.heartbeat.beat()
         process.store.lose("p1")
@@ -215,14 +204,14 @@ def test_a_mismatch_of_long_ago_does_not_count() -> None:
         await process.heartbeat.beat()
         assert await status_of(process) is RunStatus.QUEUED
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 def test_a_run_that_was_lost_and_claimed_back_is_not_stopped_by_the_next_loss_at_once() -> None:
     """A heartbeat in between has seen that this process owns the runs that it executes."""
 
     async def story() -> None:
-        process = Process(waits)
+        process = RunProcess(waits)
         await process.post()
         await asyncio.sleep(1)
         process.store.lose("p1")
@@ -239,7 +228,7 @@ def test_a_run_that_was_lost_and_claimed_back_is_not_stopped_by_the_next_loss_at
         await asyncio.sleep(1)
         assert process.executor.active == frozenset()
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
@@ -254,7 +243,7 @@ def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
     said: list[str] = []
 
     async def story() -> None:
-        process = Process(waits, Slow())
+        process = RunProcess(waits, Slow())
         beating = asyncio.create_task(process.heartbeat.run())
         await asyncio.sleep(0.5)
         beating.cancel()
@@ -262,20 +251,20 @@ def test_a_beat_that_is_under_way_is_not_cut_off() -> None:
         assert loop().time() == 1
         assert said == ["beaten"]
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 def test_a_process_that_ends_says_so() -> None:
     """A stopping process signs off, so its runs need not wait for missed heartbeats."""
 
     async def story() -> None:
-        process = Process(waits)
+        process = RunProcess(waits)
         await process.heartbeat.beat()
         assert process.store.workers == {"p1"}
         await process.heartbeat.leave()
         assert process.store.workers == set()
 
-    run_story(story)
+    run_story(story, after_seconds=200)
 
 
 def test_a_beat_that_finds_no_database_is_tried_again_with_the_next_one() -> None:
@@ -291,13 +280,13 @@ def test_a_beat_that_finds_no_database_is_tried_again_with_the_next_one() -> Non
     times: list[float] = []
 
     async def story() -> None:
-        process = Process(waits, Away())
+        process = RunProcess(waits, Away())
         beating = asyncio.create_task(process.heartbeat.run())
         await asyncio.sleep(60)
         beating.cancel()
         await asyncio.wait({beating})
 
-    run_story(story)
+    run_story(story, after_seconds=200)
     assert times[:30] == [2.0 * number for number in range(30)]
 
 
@@ -312,9 +301,9 @@ def test_a_process_that_cannot_say_that_it_drains_drains_nevertheless() -> None:
     attempts: list[str] = []
 
     async def story() -> None:
-        process = Process(waits, Refusing())
+        process = RunProcess(waits, Refusing())
         await process.heartbeat.stop_taking()
         await process.heartbeat.stop_taking()
 
-    run_story(story)
+    run_story(story, after_seconds=200)
     assert attempts == ["p1"]

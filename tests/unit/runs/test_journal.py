@@ -17,8 +17,8 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.runs.journal import ASKS, LostRunError
 from caseworker.runs.ports import Permission
 from caseworker.runs.run import CancelRequest
-from tests.unit.runs.opened import KEY, YES, Open, Store, run_story
-from tests.unit.runs.world import loop
+from tests.support.runs import loop, run_story
+from tests.unit.runs.opened import KEY, YES, Open, Store
 
 
 def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:
@@ -39,7 +39,7 @@ def test_an_external_call_begins_when_everything_before_it_is_stored() -> None:
         assert run.store.names() == ["first", "second"]
         assert run.store.writes[1].calls[0].value.value() == "value"
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_call_inside_the_process_relies_on_a_permission_of_a_tenth_of_a_second() -> None:
@@ -58,7 +58,7 @@ def test_a_call_inside_the_process_relies_on_a_permission_of_a_tenth_of_a_second
         await run.journal.barrier(external=False)
         assert len(run.store.writes) == 1
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @pytest.mark.parametrize("round_trip", [0.005, 0.1, 0.3, 5.0])
@@ -75,7 +75,7 @@ def test_a_call_begins_with_the_first_answer_however_far_away_the_database_is(
         await run.journal.barrier(external=False)
         assert len(run.store.writes) == 1
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_an_answer_that_was_held_up_is_asked_for_again() -> None:
@@ -94,7 +94,7 @@ def test_an_answer_that_was_held_up_is_asked_for_again() -> None:
             await run.journal.barrier(external=True)
         assert run.store.arrived == [1, 1.01]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_answers_that_are_always_late_are_asked_for_twice_and_then_taken() -> None:
@@ -107,7 +107,7 @@ def test_answers_that_are_always_late_are_asked_for_twice_and_then_taken() -> No
         assert len(run.store.writes) == ASKS == 2
         assert not run.token.is_cancelled
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_all_lanes_of_a_run_go_on_with_one_answer() -> None:
@@ -153,7 +153,7 @@ def test_a_cancel_request_refuses_at_the_barrier() -> None:
         assert run.token.stop is not None
         assert run.token.stop.cause.requested_by == "ops"
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_run_that_belongs_to_another_worker_is_lost() -> None:
@@ -165,7 +165,7 @@ def test_a_run_that_belongs_to_another_worker_is_lost() -> None:
             await run.journal.barrier(external=True)
         assert isinstance(run.token.stop, LostRunError)
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_change_is_stored_soon() -> None:
@@ -180,7 +180,7 @@ def test_a_change_is_stored_soon() -> None:
         assert run.store.arrived == [0.05]
         assert run.store.names() == ["run", "first", "second"]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_change_while_others_are_being_stored_is_stored_soon_afterwards() -> None:
@@ -196,7 +196,7 @@ def test_a_change_while_others_are_being_stored_is_stored_soon_afterwards() -> N
         assert run.store.arrived == [0.05, pytest.approx(0.6)]
         assert run.store.writes[1].calls[0].node["status"] == "fail"
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_is_stored_soon_may_bring_a_stop_as_well(answer: Permission) -> Non
         assert run.token.is_cancelled
         assert len(run.store.writes) == 1
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_store_that_refuses_is_not_asked_for_ever() -> None:
@@ -233,7 +233,7 @@ def test_a_store_that_refuses_is_not_asked_for_ever() -> None:
         await run.journal.barrier(external=True)
         assert [run.store.names(index) for index in range(3)] == [["run", "first"]] * 3
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @settings(max_examples=100)
@@ -284,7 +284,7 @@ def test_whatever_writes_fail_the_store_holds_every_node_as_it_is_at_the_end(see
         assert {id_: each.outcome for id_, each in stored.items()} == nodes
 
     with structlog.testing.capture_logs():
-        run_story(story)
+        run_story(story, after_seconds=10)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_value_that_cannot_be_stored_is_refused_when_it_is_noted(what: Any) ->
             run.note(node, "first", outcome=CallOutcome.RESULT, value=[what])
         run.journal.close()
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_what_was_noted_does_not_change_with_what_its_owner_does() -> None:
@@ -315,4 +315,4 @@ def test_what_was_noted_does_not_change_with_what_its_owner_does() -> None:
         answer["rows"].append(2)
         assert run.journal.close()[1].value.value() == {"rows": [1]}
 
-    run_story(story)
+    run_story(story, after_seconds=10)

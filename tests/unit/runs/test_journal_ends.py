@@ -13,7 +13,8 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.runs.journal import SOON_SECONDS, LostRunError
 from caseworker.runs.ports import Permission
 from caseworker.runs.run import CallRecord
-from tests.unit.runs.opened import Open, Store, run_story
+from tests.support.runs import run_story
+from tests.unit.runs.opened import Open, Store
 
 
 def test_the_end_brings_what_may_not_be_stored_yet() -> None:
@@ -32,7 +33,7 @@ def test_the_end_brings_what_may_not_be_stored_yet() -> None:
         await asyncio.sleep(5)
         assert len(run.store.writes) == 1
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @pytest.mark.parametrize("other_write_first", [False, True], ids=["at once", "behind another"])
@@ -57,7 +58,7 @@ def test_a_write_that_was_due_at_the_end_stores_no_event_without_its_call(
         assert [event for write in run.store.writes for event in write.events] == []
         assert [event.type for event in run.journal.unstored_events()] == ["first.ended"]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_what_is_stored_is_not_brought_again() -> None:
@@ -69,7 +70,7 @@ def test_what_is_stored_is_not_brought_again() -> None:
         await run.journal.barrier(external=True)
         assert run.journal.close() == ()
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None:
@@ -86,7 +87,7 @@ def test_what_a_lost_barrier_tried_to_store_is_part_of_what_comes_late() -> None
         [record] = run.journal.close()
         assert record.charge == {"tokens": 5}
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_another_graph_at_the_end_is_stored_as_a_whole() -> None:
@@ -105,7 +106,7 @@ def test_another_graph_at_the_end_is_stored_as_a_whole() -> None:
             ("success", "value"),
         ]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def record(graph: ExecutionGraph, node: str, **noted: Any) -> CallRecord:
@@ -156,7 +157,7 @@ def test_the_first_write_of_the_next_execution_wipes_nothing_out() -> None:
         )
         assert flying.node["status"] == "halt"
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago() -> None:
@@ -171,7 +172,7 @@ def test_a_graph_that_takes_the_place_of_another_keeps_what_was_noted_long_ago()
         assert records["ended"].outcome == "result"
         assert records["ended"].charge == {"cost_usd": "0.10"}
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_the_last_try_that_began_is_what_is_known_of_a_call() -> None:
@@ -191,4 +192,4 @@ def test_the_last_try_that_began_is_what_is_known_of_a_call() -> None:
         assert (ended.outcome, ended.value) == (CallOutcome.RESULT, {"rows": [1]})
         assert run.journal.recorded("other") is None
 
-    run_story(story)
+    run_story(story, after_seconds=10)

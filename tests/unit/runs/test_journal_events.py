@@ -8,7 +8,8 @@ from caseworker.engine.events import STEP_COMPLETED, STEP_STARTED, Event
 from caseworker.engine.ports import CallOutcome
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.ports import JournalWrite, Permission
-from tests.unit.runs.opened import Open, Store, run_story
+from tests.support.runs import run_story
+from tests.unit.runs.opened import Open, Store
 
 
 def events_of(write: JournalWrite) -> list[tuple[int, str]]:
@@ -40,7 +41,7 @@ def test_an_event_is_stored_with_the_entry_that_it_tells_of() -> None:
         assert [record.outcome for record in ended.calls] == [CallOutcome.RESULT]
         assert events_of(ended) == [(2, STEP_COMPLETED)]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_an_event_alone_is_stored_soon() -> None:
@@ -54,7 +55,7 @@ def test_an_event_alone_is_stored_soon() -> None:
         assert [events_of(write) for write in run.store.writes] == [[], [(1, "text.delta")]]
         assert run.store.arrived == [0, pytest.approx(0.06)]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_an_event_while_others_are_being_stored_is_stored_soon_afterwards() -> None:
@@ -68,7 +69,7 @@ def test_an_event_while_others_are_being_stored_is_stored_soon_afterwards() -> N
         await asyncio.sleep(2)
         assert [events_of(write) for write in run.store.writes] == [[(1, "first")], [(2, "second")]]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @pytest.mark.req("004/lifecycle")
@@ -87,7 +88,7 @@ def test_events_of_a_write_that_failed_are_sent_again_in_order() -> None:
         assert run.store.names(1) == ["run", "first", "second"]
         assert run.journal.unstored_events() == ()
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @pytest.mark.req("004/lifecycle")
@@ -111,7 +112,7 @@ def test_nothing_is_stored_before_what_led_to_it() -> None:
         assert run.store.names(1) == ["run", "first", "second"]
         assert [seq for seq, _ in events_of(run.store.writes[1])] == [1, 2]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_barriers_that_wait_share_the_next_write() -> None:
@@ -126,7 +127,7 @@ def test_barriers_that_wait_share_the_next_write() -> None:
                 await asyncio.sleep(0)
         assert len(run.store.writes) == 2
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_barrier_does_not_share_a_write_that_began_before_it() -> None:
@@ -142,7 +143,7 @@ def test_a_barrier_does_not_share_a_write_that_began_before_it() -> None:
             group.create_task(run.journal.barrier(external=True))
         assert run.store.names(1) == ["second"]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_lost_owner_says_nothing_more() -> None:
@@ -155,7 +156,7 @@ def test_a_lost_owner_says_nothing_more() -> None:
             await run.journal.barrier(external=True)
         assert [event.seq for event in run.journal.unstored_events()] == [1]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_what_is_emitted_after_the_end_is_dropped() -> None:
@@ -171,4 +172,4 @@ def test_what_is_emitted_after_the_end_is_dropped() -> None:
         await asyncio.sleep(1)
         assert run.store.writes == []
 
-    run_story(story)
+    run_story(story, after_seconds=10)

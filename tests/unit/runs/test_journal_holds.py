@@ -11,7 +11,8 @@ from caseworker.core.budget.budget import Dimension
 from caseworker.platform.errors import WriteFailedError
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.ports import Permission
-from tests.unit.runs.opened import YES, Open, run_story
+from tests.support.runs import run_story
+from tests.unit.runs.opened import YES, Open
 
 HOLD = Hold(node_id="n000002", attempt=1, cost_usd=Decimal(1), tokens=10)
 GRANTED, REFUSED = HoldAnswer(granted=True, limits=()), HoldAnswer(granted=False, limits=())
@@ -34,7 +35,7 @@ def test_a_hold_is_written_by_the_barrier_of_its_call() -> None:
         await run.journal.barrier(external=True)
         assert [write.holds for write in run.store.writes] == [(HOLD,), (HOLD,), ()]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @pytest.mark.parametrize("loses", [True, False])
@@ -58,7 +59,7 @@ def test_a_call_whose_barrier_fails_takes_its_hold_back(loses: bool) -> None:
         await run.journal.barrier(external=True)
         assert [write.holds for write in run.store.writes[before:]] == [()]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_parallel_calls_share_a_write_and_get_their_own_answers() -> None:
@@ -78,7 +79,7 @@ def test_parallel_calls_share_a_write_and_get_their_own_answers() -> None:
         assert [each.result() for each in rest] == [REFUSED, GRANTED]
         assert [len(write.holds) for write in run.store.writes] == [1, 2]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @pytest.mark.req("cw/3.accounts")
@@ -101,7 +102,7 @@ def test_a_settlement_is_written_until_it_is_stored() -> None:
         assert [write.settled for write in run.store.writes] == [(), (settled,), (settled,)]
         assert [record.node["status"] for record in run.store.writes[-1].calls][-1] == "success"
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_closed_journal_reserves_nothing() -> None:
@@ -114,4 +115,4 @@ def test_a_closed_journal_reserves_nothing() -> None:
             await run.journal.reserve(HOLD)
         assert all(write.holds == () for write in run.store.writes)
 
-    run_story(story)
+    run_story(story, after_seconds=10)

@@ -3,7 +3,8 @@
 import pytest
 
 from caseworker.runs.ports import Permission
-from tests.unit.runs.opened import Open, Store, run_story
+from tests.support.runs import run_story
+from tests.unit.runs.opened import Open, Store
 
 
 def test_a_request_is_stored_with_its_call_and_not_again() -> None:
@@ -21,7 +22,7 @@ def test_a_request_is_stored_with_its_call_and_not_again() -> None:
         assert first.request == {"messages": ["Why?"]}
         assert (second.node["status"], second.request) == ("success", None)
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 @pytest.mark.parametrize("lost", [ConnectionError(), Permission(owned=False, cancel_request=None)])
@@ -40,4 +41,4 @@ def test_a_request_whose_write_was_lost_is_written_again(
         (record,) = [each for each in run.journal.close() if each.node_id == node]
         assert record.request == {"messages": ["Why?"]}
 
-    run_story(story)
+    run_story(story, after_seconds=10)

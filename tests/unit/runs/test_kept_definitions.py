@@ -9,18 +9,18 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.errors import GraphRefusedError
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, containing, flat, named
-from tests.unit.runs.registering import World
+from tests.unit.runs.registering import RegisteredDefinitions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
-def world(api: Api) -> World:
-    return World(api)
+def world(api: Api) -> RegisteredDefinitions:
+    return RegisteredDefinitions(api)
 
 
 async def test_a_graph_that_names_no_other_is_read_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: RegisteredDefinitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph with another order of keys or another value is parsed separately."""
     examine = Mock(side_effect=world.api.catalog.examine)
@@ -34,7 +34,9 @@ async def test_a_graph_that_names_no_other_is_read_once(
     assert (read, examine.call_count) == (1, 3)
 
 
-async def test_a_graph_that_names_others_is_put_together_each_time(world: World) -> None:
+async def test_a_graph_that_names_others_is_put_together_each_time(
+    world: RegisteredDefinitions,
+) -> None:
     """A graph with names is expanded each time, because a definition may have changed."""
     await world.register("g", flat("old"))
     before = await world.inline(containing(named("g")))
@@ -45,14 +47,16 @@ async def test_a_graph_that_names_others_is_put_together_each_time(world: World)
     assert [each["version"] for each in inner] == [1, 2]
 
 
-async def test_what_is_wrong_with_a_graph_is_told_each_time(world: World) -> None:
+async def test_what_is_wrong_with_a_graph_is_told_each_time(world: RegisteredDefinitions) -> None:
     """The graph is rejected again with the same problems."""
     graph = {"steps": [{"id": "a"}, {"id": "a"}], "edges": []}
 
     assert [*await world.refused(graph)] == [*await world.refused(graph)] != []
 
 
-async def test_the_same_text_is_not_the_same_as_a_graph_and_as_an_agent(world: World) -> None:
+async def test_the_same_text_is_not_the_same_as_a_graph_and_as_an_agent(
+    world: RegisteredDefinitions,
+) -> None:
     """The cache distinguishes them, whichever came first."""
     text = {"name": "a", "prompt": {"system": "Answer."}}
     agent = await world.graphs.inline(TENANT, text, DefinitionKind.AGENT)

@@ -1,20 +1,10 @@
 """Background loops that must run as long as the process."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from itertools import pairwise
-from typing import Any
-
-import structlog
 
 from caseworker.runs.heartbeat import Loops
-from tests.unit.runs.world import loop, play
-
-
-def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
-    with structlog.testing.capture_logs() as logs:
-        play(story)
-    return [f"{line['event']} {line.get('error', '')}".strip() for line in logs]
+from tests.support.runs import loop, run_story
 
 
 def test_a_loop_that_ends_is_started_again_whatever_ended_it() -> None:
@@ -38,7 +28,7 @@ def test_a_loop_that_ends_is_started_again_whatever_ended_it() -> None:
         await asyncio.sleep(10)
         await loops.stop()
 
-    said = run_story(story)
+    said = run_story(story, after_seconds=0)
     assert begun == [0, 0.1, 0.30000000000000004, 0.7000000000000001]
     assert said == ["loop.failed RuntimeError", "loop.failed CancelledError", "loop.ended"]
 
@@ -59,7 +49,7 @@ def test_a_loop_that_keeps_failing_is_started_ever_more_rarely() -> None:
         await asyncio.sleep(80)
         await loops.stop()
 
-    run_story(story)
+    run_story(story, after_seconds=0)
     pauses = [round(later - sooner, 3) for sooner, later in pairwise(begun)]
     assert pauses[:7] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
     assert pauses[7:11] == [5.0] * 4
@@ -85,7 +75,7 @@ def test_stopped_loops_are_over() -> None:
         await loops.stop()
         assert ended == ["lives"]
 
-    run_story(story)
+    run_story(story, after_seconds=0)
 
 
 def test_a_loop_whose_tasks_have_just_failed_ends_when_it_is_stopped() -> None:
@@ -115,7 +105,7 @@ def test_a_loop_whose_tasks_have_just_failed_ends_when_it_is_stopped() -> None:
         await loops.stop()
         assert loop().time() == 3
 
-    run_story(story)
+    run_story(story, after_seconds=0)
     assert begun == [0]
 
 
@@ -135,7 +125,7 @@ def test_a_loop_that_swallows_a_cancel_is_cancelled_again() -> None:
         await loops.stop()
         assert loop().time() == 2
 
-    run_story(story)
+    run_story(story, after_seconds=0)
 
 
 def test_a_loop_that_fails_again_and_again_is_named_until_it_works() -> None:
@@ -160,4 +150,4 @@ def test_a_loop_that_fails_again_and_again_is_named_until_it_works() -> None:
         await loops.stop()
         assert seen == [[], ["fails"], []]
 
-    run_story(story)
+    run_story(story, after_seconds=0)

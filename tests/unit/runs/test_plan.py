@@ -15,7 +15,7 @@ from caseworker.runs.outcome import result_of
 from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.unit.cases.agent.world import ScriptedModel, calculate, plan
-from tests.unit.nodes.world import NOW, World, flow, function, graph, step
+from tests.unit.nodes.world import NOW, NodeRun, flow, function, graph, step
 
 
 def run_of(request: RunRequest) -> Run:
@@ -33,7 +33,7 @@ def graph_run(of: Mapping[str, Any], **inputs: Any) -> Run:
     return run_of(RunRequest(kind=RunKind.GRAPH, graph=of, inputs=inputs))
 
 
-async def executed(run: Run, here: World) -> tuple[GraphOutcome, dict[str, Any] | None]:
+async def executed(run: Run, here: NodeRun) -> tuple[GraphOutcome, dict[str, Any] | None]:
     request = run.request
     here.facts = RunFacts(now=NOW, timezone=request.timezone, seed=request.seed)
     prepared = RunGraphs(here.catalog).graph_for(run)
@@ -45,7 +45,7 @@ async def executed(run: Run, here: World) -> tuple[GraphOutcome, dict[str, Any] 
 @pytest.mark.req("004/one-path")
 async def test_a_case_is_a_graph_of_one_step() -> None:
     """The journal keys start with that step, and the step's result is the run's result."""
-    here = World(small=ScriptedModel([plan(calculate("6 * 7"))]))
+    here = NodeRun(small=ScriptedModel([plan(calculate("6 * 7"))]))
     run = run_of(RunRequest(kind=RunKind.CASE, input="6 * 7?", timezone="Asia/Tokyo", seed=4))
 
     outcome, result = await executed(run, here)
@@ -62,7 +62,7 @@ async def test_a_case_is_a_graph_of_one_step() -> None:
 
 def test_cases_that_say_no_more_than_their_question_share_a_graph() -> None:
     """One graph is prepared per mode; cases with other settings have their own graphs."""
-    graphs = RunGraphs(World().catalog)
+    graphs = RunGraphs(NodeRun().catalog)
     small, big = "hrm_small_then_escalate", "fallback_only"
     asked: list[dict[str, Any]] = [
         {"input": "1?", "mode": small},
@@ -83,7 +83,7 @@ def test_cases_that_say_no_more_than_their_question_share_a_graph() -> None:
 
 async def test_the_question_of_a_case_is_no_template() -> None:
     """The question may contain any text of the caller."""
-    here = World(small=ScriptedModel([plan(calculate("1"))]))
+    here = NodeRun(small=ScriptedModel([plan(calculate("1"))]))
     question = "What are ${default} and $${x} and ${ ?"
 
     await executed(run_of(RunRequest(kind=RunKind.CASE, input=question)), here)
@@ -93,7 +93,7 @@ async def test_the_question_of_a_case_is_no_template() -> None:
 
 async def test_a_case_that_never_began_has_no_result() -> None:
     """A case that never started has no result."""
-    here = World(budget=Budget(max_steps=0))
+    here = NodeRun(budget=Budget(max_steps=0))
 
     _, result = await executed(run_of(RunRequest(kind=RunKind.CASE, input="?")), here)
 
@@ -122,7 +122,7 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
         flow("fail", "never"),
     )
 
-    _, result = await executed(graph_run(of, say="hi", default=2), World(functions=[broken]))
+    _, result = await executed(graph_run(of, say="hi", default=2), NodeRun(functions=[broken]))
 
     assert result is not None
     failed = result["steps"].pop("fail")
@@ -152,6 +152,6 @@ async def test_the_result_of_a_graph_has_the_outputs_and_the_end_of_every_step()
 def test_a_graph_that_cannot_be_executed_here_is_refused() -> None:
     """The run may have been accepted by a process with other functions."""
     with pytest.raises(GraphProblemsError, match="No function"):
-        RunGraphs(World().catalog).graph_for(
+        RunGraphs(NodeRun().catalog).graph_for(
             graph_run(graph(step("f", "function", {"name": "gone"})))
         )

@@ -13,15 +13,15 @@ from caseworker.runs.run import RunStatus
 from tests.support.graph_invariants import violations
 from tests.support.limits import retry_policy
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.works import run_story
-from tests.unit.runs.world import (
+from tests.support.runs import (
     EPOCH,
     KEY,
-    Process,
+    RunProcess,
     answering,
     call,
     database,
     loop,
+    run_story,
 )
 
 pytestmark = pytest.mark.req("cw/5.release")
@@ -51,7 +51,7 @@ class Calls:
         return await call(context, name, self.sends(name, seconds), **about)
 
 
-async def _released(process: Process) -> float:
+async def _released(process: RunProcess) -> float:
     """Drain a process; return the time at which it has released its run."""
     await process.executor.drain(GRACE)
     run = await process.service.get(KEY)
@@ -61,7 +61,7 @@ async def _released(process: Process) -> float:
 
 async def _goes_on(work: Any, store: MemoryRuns) -> None:
     """Execute the run in another process, and check its trace and its events."""
-    second = Process(work, store, name="p2")
+    second = RunProcess(work, store, name="p2")
     await second.take()
     run = await second.end_of()
     assert run.status is RunStatus.COMPLETED, run.stop
@@ -85,7 +85,7 @@ def test_a_run_is_released_when_its_call_in_flight_has_ended() -> None:
                 await calls.make(context, f"call-{number}", 2.0)
             return "done"
 
-        process = Process(work, store)
+        process = RunProcess(work, store)
         await process.post()
         await asyncio.sleep(2.5)
         assert await _released(process) == pytest.approx(4.0)
@@ -112,7 +112,7 @@ def test_a_run_is_released_when_its_slowest_call_in_flight_has_ended() -> None:
                     group.create_task(lane(context, name, seconds))
             return "done"
 
-        process = Process(work, store)
+        process = RunProcess(work, store)
         await process.post()
         await asyncio.sleep(0.5)
         assert await _released(process) == pytest.approx(4.0)
@@ -134,7 +134,7 @@ def test_a_call_that_outlasts_the_grace_period_is_cancelled() -> None:
             await calls.make(context, "long", 8.0)
             return "done"
 
-        process = Process(work, store)
+        process = RunProcess(work, store)
         await process.post()
         await asyncio.sleep(0.5)
         assert await _released(process) == pytest.approx(0.5 + GRACE)
@@ -182,7 +182,7 @@ def test_a_run_that_only_waits_is_released_at_once(wait: Any) -> None:
             await wait(context, calls, again=True)
             return "done"
 
-        process = Process(first, store)
+        process = RunProcess(first, store)
         await process.post()
         await asyncio.sleep(2)
         assert await _released(process) == pytest.approx(2.0, abs=0.1)
@@ -209,7 +209,7 @@ def test_a_call_that_was_about_to_start_is_not_made_here() -> None:
             await calls.make(context, "call", 1.0)
             return "done"
 
-        process = Process(work, store)
+        process = RunProcess(work, store)
         await process.post()
         await asyncio.sleep(1)
         await _released(process)

@@ -1,7 +1,6 @@
 """Preparing the records of an earlier execution for the next one."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -20,17 +19,9 @@ from caseworker.runs.replay import (
     spent_by_path,
     tries_of,
 )
-from caseworker.runs.run import CallRecord, Run, RunKey, RunKind, RunRequest, RunStatus
+from caseworker.runs.run import CallRecord
 from tests.support.graph_invariants import violations
-
-RUN = Run(
-    key=RunKey("t", "r0"),
-    kind=RunKind.CASE,
-    status=RunStatus.RUNNING,
-    created_at=datetime(2025, 9, 8, tzinfo=UTC),
-    request_hash="h",
-    request=RunRequest(kind=RunKind.CASE, input="?"),
-)
+from tests.support.runs import CLAIMED_RUN
 
 
 def lost() -> list[CallRecord]:
@@ -65,7 +56,7 @@ def lost() -> list[CallRecord]:
 
 def test_a_new_run_begins_with_a_root_that_runs() -> None:
     """The graph of a new run holds only a running root."""
-    graph, root = graph_of(RUN, ())
+    graph, root = graph_of(CLAIMED_RUN, ())
 
     node = graph.node(root)
     assert (node["name"], node["status"], node["metadata"]) == ("case", "running", {"run_id": "r0"})
@@ -74,7 +65,7 @@ def test_a_new_run_begins_with_a_root_that_runs() -> None:
 
 def test_what_was_open_when_the_worker_was_lost_is_closed() -> None:
     """A call in flight is closed at its estimate; the root and the node numbers continue."""
-    graph, root = graph_of(RUN, lost())
+    graph, root = graph_of(CLAIMED_RUN, lost())
 
     shown = {
         node["name"]: (node["status"], node["stop_reason"], node["cost_usd"])
@@ -117,7 +108,7 @@ def test_what_was_noted_is_read_back_as_it_was() -> None:
 
 def test_an_end_that_was_not_accepted_is_taken_back() -> None:
     """An end that was not accepted is reverted for the root; its steps stay ended."""
-    graph, root = graph_of(RUN, lost())
+    graph, root = graph_of(CLAIMED_RUN, lost())
     graph.mark_success(root, 0)
 
     again = reopened(graph, root)
@@ -159,7 +150,7 @@ def test_a_call_that_was_lost_in_flight_shows_what_it_is_charged() -> None:
     charge = {**flying.charge, "tokens_estimated": 30, "cost_usd_estimated": "0.25"}
 
     earlier = [*others, replace(flying, value=value, charge=charge), attempt]
-    graph, _ = graph_of(RUN, earlier)
+    graph, _ = graph_of(CLAIMED_RUN, earlier)
 
     node = graph.node(flying.node_id)
     assert (node["status"], node["stop_reason"]) == ("halt", "worker_lost")

@@ -3,7 +3,6 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import AsyncMock, patch
 
@@ -14,20 +13,20 @@ from caseworker.engine.context import FlowContext
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey, RunStatus
-from caseworker.runs.service import RunService, new_run_id
+from caseworker.runs.service import new_run_id
 from tests.support.graph_invariants import violations
 from tests.support.limits import executor_limits
 from tests.support.memory_runs import MemoryRuns
-from tests.unit.runs.world import (
+from tests.support.runs import (
     KEY,
-    Process,
+    RunProcess,
     answering,
     call,
     database,
     loop,
     new_run,
-    play,
-    virtual_service_time,
+    run_service,
+    run_story,
 )
 
 
@@ -40,25 +39,15 @@ async def must_not_run(context: FlowContext) -> str:
     pytest.fail("the step was executed")
 
 
-def run_story(story: Callable[[], Awaitable[None]], seed: int = 0) -> None:
-    async def main() -> None:
-        with virtual_service_time():
-            await story()
-            await asyncio.sleep(100)
-
-    with structlog.testing.capture_logs():
-        play(main, seed)
-
-
 @pytest.mark.req("card/post")
 def test_a_replica_without_executor_queues_what_it_accepts() -> None:
     """Any worker claims the run from the queue."""
 
     async def story() -> None:
-        accepted = await RunService(database(), None, settle_seconds=0.5).accept(new_run())
+        accepted = await run_service(database()).accept(new_run())
         assert (accepted.created, accepted.run.status) == (True, RunStatus.QUEUED)
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 @pytest.mark.req("003/NFR3.1")
@@ -69,11 +58,11 @@ def test_a_run_that_another_process_may_execute_is_logged_with_its_request() -> 
 
     async def story() -> None:
         with merged as logged, structlog.contextvars.bound_contextvars(request_id="q-1"):
-            await RunService(database(), None, settle_seconds=0.5).accept(new_run("elsewhere"))
-            await Process(works).service.accept(new_run("here"))
+            await run_service(database()).accept(new_run("elsewhere"))
+            await RunProcess(works).service.accept(new_run("here"))
             lines.extend(logged)
 
-    run_story(story)
+    run_story(story, after_seconds=100)
     [line] = [line for line in lines if line["event"] == "run.queued"]
     assert (line["run_id"], line["request_id"]) == ("elsewhere", "q-1")
 
@@ -82,7 +71,7 @@ def test_the_same_request_is_accepted_once() -> None:
     """The second answer is the same run, which is not started again."""
 
     async def story() -> None:
-        process = Process(works)
+        process = RunProcess(works)
         first = await process.service.accept(new_run())
         second = await process.service.accept(new_run())
         assert (first.created, second.created) == (True, False)
@@ -90,7 +79,7 @@ def test_the_same_request_is_accepted_once() -> None:
         assert process.executor.active == {KEY}
         assert process.executor.free_slots == executor_limits().max_runs - 1
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -103,7 +92,7 @@ def test_a_caller_that_goes_away_leaves_its_run_accepted_and_begun(seed: int) ->
             return await super().accept(new, worker_id=worker_id)
 
     async def story() -> None:
-        process = Process(works, Slow())
+        process = RunProcess(works, Slow())
         asking = asyncio.create_task(process.service.accept(new_run()))
         await asyncio.sleep(1)
         asking.cancel()
@@ -111,7 +100,7 @@ def test_a_caller_that_goes_away_leaves_its_run_accepted_and_begun(seed: int) ->
             await asking
         assert (await process.end_of()).status is RunStatus.COMPLETED
 
-    run_story(story, seed)
+    run_story(story, seed, after_seconds=100)
 
 
 @pytest.mark.req("004/cancel-early", "card/delete")
@@ -120,8 +109,8 @@ def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> Non
     """The request is stored for the run and wins; a second request changes nothing."""
 
     async def story() -> None:
-        process = Process(must_not_run)
-        replica = RunService(process.store, None, settle_seconds=0.5)
+        process = RunProcess(must_not_run)
+        replica = run_service(process.store)
         service = replica if through == "a replica" else process.service
         first = await service.cancel(KEY, by="ops", reason="enough")
         second = await service.cancel(KEY, by="somebody else")
@@ -136,7 +125,7 @@ def test_a_run_cancelled_before_it_exists_is_never_executed(through: str) -> Non
         [root] = trace.snapshot["nodes"].values()
         assert (root["status"], root["stop_reason"]) == ("halt", "enough")
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 @pytest.mark.req("card/delete")
@@ -144,14 +133,14 @@ def test_a_queued_run_is_cancelled_at_once() -> None:
     """A queued run is cancelled without a notification."""
 
     async def story() -> None:
-        service = RunService(database(), None, settle_seconds=0.5)
+        service = run_service(database())
         await service.accept(new_run())
         receipt = await service.cancel(KEY, by="ops")
         assert receipt.status is RunStatus.CANCELLED
         assert receipt.settled_at is not None
         assert not receipt.already_finished
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 @pytest.mark.req("card/delete")
@@ -159,7 +148,7 @@ def test_the_receipt_names_the_calls_that_had_begun() -> None:
     """The cancel receipt names the started calls, which may have had an effect."""
 
     async def story() -> None:
-        process = Process(works)
+        process = RunProcess(works)
         await process.service.accept(new_run())
         await asyncio.sleep(1)
         receipt = await process.service.cancel(KEY, by="ops")
@@ -170,14 +159,14 @@ def test_the_receipt_names_the_calls_that_had_begun() -> None:
         assert [record.node["name"] for record in calls] == ["llm"]
         assert [record.node["status"] for record in calls] == ["halt"]
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 def test_cancelling_a_finished_run_changes_nothing_and_says_so() -> None:
     """A cancel request for a finished run changes nothing, also if it is repeated."""
 
     async def story() -> None:
-        process = Process(works)
+        process = RunProcess(works)
         run = await process.run()
         for _ in range(2):
             receipt = await process.service.cancel(KEY, by="ops")
@@ -185,7 +174,7 @@ def test_cancelling_a_finished_run_changes_nothing_and_says_so() -> None:
             assert receipt.settled_at == run.finished_at
         assert await process.service.get(KEY) == run
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
@@ -193,12 +182,8 @@ def test_a_caller_can_wait_for_the_end(place: str) -> None:
     """The caller may wait as long as it likes, wherever the run is executed."""
 
     async def story() -> None:
-        process = Process(works)
-        service = (
-            process.service
-            if place == "here"
-            else RunService(process.store, None, settle_seconds=0.5)
-        )
+        process = RunProcess(works)
+        service = process.service if place == "here" else run_service(process.store)
         await process.service.accept(new_run())
         early = await service.wait(KEY, seconds=1)
         assert early.status is RunStatus.RUNNING
@@ -208,7 +193,7 @@ def test_a_caller_can_wait_for_the_end(place: str) -> None:
         assert loop().time() == pytest.approx(3, abs=0.5)
         assert (await service.wait(KEY, seconds=60)).status is RunStatus.COMPLETED
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
@@ -216,19 +201,15 @@ def test_a_process_that_ends_answers_whoever_waits(place: str) -> None:
     """The answer is the run in its current state."""
 
     async def story() -> None:
-        process = Process(works)
-        service = (
-            process.service
-            if place == "here"
-            else RunService(process.store, None, settle_seconds=0.5)
-        )
+        process = RunProcess(works)
+        service = process.service if place == "here" else run_service(process.store)
         await process.service.accept(new_run())
         asyncio.get_running_loop().call_later(1, service.stop_waiting)
         run = await service.wait(KEY, seconds=60)
         assert run.status is RunStatus.RUNNING
         assert loop().time() == pytest.approx(1)
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 def test_waiting_for_a_run_that_does_not_exist_is_an_error() -> None:
@@ -236,10 +217,10 @@ def test_waiting_for_a_run_that_does_not_exist_is_an_error() -> None:
 
     async def story() -> None:
         with pytest.raises(RunNotFoundError):
-            await Process(works).service.wait(KEY, seconds=60)
+            await RunProcess(works).service.wait(KEY, seconds=60)
         assert loop().time() == 0
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 @pytest.mark.req("card/trace")
@@ -247,8 +228,8 @@ def test_the_trace_can_be_followed_while_the_run_works() -> None:
     """Every replica reads the trace from the journal."""
 
     async def story() -> None:
-        process = Process(works)
-        replica = RunService(process.store, None, settle_seconds=0.5)
+        process = RunProcess(works)
+        replica = run_service(process.store)
         await process.service.accept(new_run())
         await asyncio.sleep(1)
         during = (await replica.trace(KEY)).snapshot
@@ -265,14 +246,14 @@ def test_the_trace_can_be_followed_while_the_run_works() -> None:
         with pytest.raises(RunNotFoundError):
             await replica.trace(RunKey("other", "r0"))
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 def test_a_run_whose_journal_is_not_of_one_run_still_has_a_trace() -> None:
     """The trace shows the root and the run's end; the log reports the missing nodes."""
 
     async def story() -> None:
-        process = Process(works)
+        process = RunProcess(works)
         await process.run()
         nodes = [dict(node) for node in await process.store.nodes(KEY)]
         for node in nodes[1:]:
@@ -283,19 +264,19 @@ def test_a_run_whose_journal_is_not_of_one_run_still_has_a_trace() -> None:
         assert (root["parent_id"], root["status"]) == (None, "success")
         assert violations(trace.snapshot) == []
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 def test_a_run_that_waits_in_the_queue_has_a_trace() -> None:
     """The trace of a queued run holds only the root."""
 
     async def story() -> None:
-        service = RunService(database(), None, settle_seconds=0.5)
+        service = run_service(database())
         await service.accept(new_run())
         [root] = (await service.trace(KEY)).snapshot["nodes"].values()
         assert root["status"] == "running"
 
-    run_story(story)
+    run_story(story, after_seconds=100)
 
 
 def test_ids_that_the_service_chooses_are_of_version_seven_and_sort_by_age() -> None:

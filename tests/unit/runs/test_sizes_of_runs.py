@@ -8,7 +8,8 @@ from caseworker.core.budget.stops import StopKind
 from caseworker.core.trace.frozen_json import ValueLimits, ValueTooLargeError, thawed
 from caseworker.engine.events import Event
 from caseworker.runs.journal import RunTooLargeError
-from tests.unit.runs.opened import Open, run_story
+from tests.support.runs import run_story
+from tests.unit.runs.opened import Open
 
 SMALL = ValueLimits(
     max_value_bytes=1000, max_outputs_bytes=2000, max_event_bytes=500, max_run_bytes=5000
@@ -27,7 +28,7 @@ def test_a_run_that_has_stored_as_much_as_it_may_is_halted() -> None:
         assert stopped.value.cause.kind is StopKind.BUDGET
         assert "limits.max_run_mb" in str(stopped.value)
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_run_below_its_limit_passes_its_barriers() -> None:
@@ -39,7 +40,7 @@ def test_a_run_below_its_limit_passes_its_barriers() -> None:
         await run.journal.barrier(external=True)
         assert run.store.names() == ["run", "one"]
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_a_call_and_an_event_that_are_too_large_are_refused() -> None:
@@ -54,7 +55,7 @@ def test_a_call_and_an_event_that_are_too_large_are_refused() -> None:
             run.journal.emit(Event(type="note", data={"text": "x" * 600}))
         assert run.journal.unstored_events() == ()
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_what_calls_ask_counts_too() -> None:
@@ -66,7 +67,7 @@ def test_what_calls_ask_counts_too() -> None:
         with pytest.raises(RunTooLargeError):
             await run.journal.barrier(external=False)
 
-    run_story(story)
+    run_story(story, after_seconds=10)
 
 
 def test_what_an_earlier_execution_has_stored_counts_too() -> None:
@@ -81,4 +82,4 @@ def test_what_an_earlier_execution_has_stored_counts_too() -> None:
         with pytest.raises(RunTooLargeError):
             await Open(limits=SMALL, earlier=records).journal.barrier(external=False)
 
-    run_story(story)
+    run_story(story, after_seconds=10)

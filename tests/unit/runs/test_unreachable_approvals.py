@@ -8,8 +8,7 @@ from typing import Any
 from caseworker.engine.approvals import Approvals, Decision, Question, StoredQuestion
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import RunStatus
-from tests.unit.runs.works import run_story
-from tests.unit.runs.world import Process
+from tests.support.runs import RunProcess, run_story
 
 QUESTION = Question(subject="pay", message="?", arguments={}, schema=None, timeout_seconds=60)
 
@@ -34,7 +33,7 @@ def test_a_question_whose_decision_cannot_be_read_fails_its_step() -> None:
         async def asks(context: FlowContext) -> Any:
             return await Approvals(Unreachable()).decision(context, context.path, QUESTION)
 
-        run = await Process(asks).run()
+        run = await RunProcess(asks).run()
 
         assert run.status is RunStatus.FAILED
 
@@ -79,7 +78,7 @@ def test_a_question_that_is_stored_while_reading_decisions_fails_does_not_wait_f
                 group.create_task(ask("first"))
                 group.create_task(ask("second"))
 
-        await Process(asks).run()
+        await RunProcess(asks).run()
 
     run_story(story)
     assert len(errors) == 2

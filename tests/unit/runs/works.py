@@ -1,38 +1,17 @@
 """The work of steps in tests of runs."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import structlog
 
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import CancelRequest, Run
 from tests.support.graph_invariants import violations
-from tests.unit.runs.world import (
-    Process,
-    answering,
-    call,
-    deaf,
-    play,
-)
+from tests.support.runs import RunProcess, answering, call
+from tests.support.seeded_loop import deaf
 
 CANCEL_REQUEST = CancelRequest(requested_by="ops", reason="enough")
-
-
-Story = Callable[[], Awaitable[None]]
-
-
-def run_story(story: Story, seed: int = 0) -> None:
-    """Run a story, and let its abandoned work end."""
-
-    async def main() -> None:
-        await story()
-        await asyncio.sleep(2000)
-
-    with structlog.testing.capture_logs():
-        play(main, seed)
 
 
 async def nothing(context: FlowContext) -> str:
@@ -62,7 +41,7 @@ async def must_not_run(context: FlowContext) -> str:
     pytest.fail("the step was executed")
 
 
-def trace_of(process: Process, run: Run) -> dict[str, tuple[str, str | None]]:
+def trace_of(process: RunProcess, run: Run) -> dict[str, tuple[str, str | None]]:
     """Return status and reason of each node in the last snapshot, after validating it."""
     snapshot = process.store.rows[run.key].snapshots[-1]
     assert violations(snapshot) == []

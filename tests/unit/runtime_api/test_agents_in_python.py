@@ -17,8 +17,7 @@ from caseworker import (
 )
 from caseworker_cases.tools.calculator import Calculator
 from tests.unit.cases.agent.world import WaitingTool, provider_down
-from tests.unit.nodes.agent.test_loop import calculate
-from tests.unit.nodes.agent.world import Gate, Line, Lines, agent, said, wants
+from tests.unit.nodes.agent.world import Gate, Line, Lines, agent, calculate, said, wants
 
 
 async def ran(

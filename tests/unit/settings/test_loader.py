@@ -1,31 +1,12 @@
 """Sources of settings, and the one-line message for an invalid one."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from pydantic_settings import SettingsError
 
-from caseworker.settings.loader import LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
-
-
-def load(
-    cwd: Path, text: str | None = None, environ: Mapping[str, str] | None = None
-) -> LoadedSettings:
-    """Load with ``text`` as the config.yaml of ``cwd``."""
-    if text is not None:
-        (cwd / "config.yaml").write_text(text, encoding="utf-8")
-    return load_settings(environ or {}, cwd)
-
-
-def problem(cwd: Path, text: str | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """Return the one-line error that stops the start."""
-    with pytest.raises(SettingsError) as caught:
-        load(cwd, text, environ)
-    line = str(caught.value)
-    assert "\n" not in line
-    return line
+from tests.unit.settings.loading import load, problem
 
 
 @pytest.mark.req("002/15.5", "002/17.4")

@@ -8,7 +8,7 @@ import pytest
 from pydantic_settings import SettingsError
 
 from caseworker.settings.models import ModelsSettings
-from tests.unit.settings.test_loader import load
+from tests.unit.settings.loading import load
 
 pytestmark = pytest.mark.req("cw/14.named")
 

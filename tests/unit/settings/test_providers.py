@@ -7,7 +7,7 @@ import pytest
 from pydantic_settings import SettingsError
 
 from caseworker.settings.models import ModelSettings
-from tests.unit.settings.test_loader import load, problem
+from tests.unit.settings.loading import load, problem
 
 TWO = """
 models:

@@ -8,8 +8,7 @@ from caseworker.core.budget.budget import Dimension
 from caseworker.tools.ports import ToolResult, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
-from tests.unit.cases.agent.test_tool_retries import Source
-from tests.unit.cases.agent.world import calculate, plan, result_of, world
+from tests.unit.cases.agent.world import Source, calculate, plan, result_of, world
 
 BUSY = failure("The source is busy.", "source_unavailable")
 

@@ -5,7 +5,7 @@ import pytest
 from caseworker_cases.agent.evidence import Action
 from caseworker_cases.agent.node import _built_in_plan
 from caseworker_cases.agent.plan import Plan
-from tests.unit.cases.agent.test_operation import NO_BIG, checked, expression, operation, second
+from tests.unit.cases.agent.second_plans import NO_BIG, checked, expression, operation, second
 from tests.unit.cases.agent.world import calculate, plan, result_of
 
 pytestmark = pytest.mark.req("cw/8.operation")

@@ -1,6 +1,5 @@
 """A second plan or the built-in planner confirms the operation of a model's plan."""
 
-import json
 from decimal import Decimal
 from typing import Any
 
@@ -16,44 +15,19 @@ from caseworker_cases.stocks.packaged import PackagedPrices
 from caseworker_cases.tools.calculator import Calculator
 from caseworker_cases.tools.calendar import Calendar
 from caseworker_cases.tools.numeric_analysis import NumericAnalysis
-from tests.support.limits import case_defaults
+from tests.unit.cases.agent.second_plans import NO_BIG, checked, expression, operation, second
 from tests.unit.cases.agent.world import (
-    Reply,
-    World,
     calculate,
     events,
     plan,
     provider_down,
     respond,
     result_of,
-    world,
 )
 
 pytestmark = pytest.mark.req("cw/8.operation")
 
-DEFAULTS = case_defaults(second_plan="auto")
 RIGHT = plan(calculate("6 * 7"))
-NO_BIG = Budget(max_llm_calls_big=0)
-
-
-def second(*calls: tuple[str, dict[str, Any]]) -> str:
-    """Return a reply with a second plan."""
-    named = [{"function": tool, "arguments": args} for tool, args in calls]
-    return json.dumps({"steps": "First this, then that.", "calls": named})
-
-
-def expression(text: str) -> tuple[str, dict[str, Any]]:
-    return "calculator", {"expression": text}
-
-
-def checked(*small: Reply, **settings: Any) -> World:
-    """Return a world whose cases need their operation confirmed."""
-    return world(list(small), **{"defaults": DEFAULTS, **settings})
-
-
-def operation(result: dict[str, Any]) -> bool | None:
-    holds: bool | None = result["verification"]["checks"]["operation"]
-    return holds
 
 
 def reading(*actions: Action) -> Any:

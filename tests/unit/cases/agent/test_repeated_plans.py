@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cases.agent.test_operation import NO_BIG, checked, expression, operation, second
+from tests.unit.cases.agent.second_plans import NO_BIG, checked, expression, operation, second
 from tests.unit.cases.agent.world import calculate, events, plan, respond, result_of
 
 pytestmark = pytest.mark.req("cw/8.operation")

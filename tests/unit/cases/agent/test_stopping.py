@@ -9,8 +9,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.stops import DeadlineExceededError, Stop
 from caseworker.engine.report import GraphOutcome
 from tests.unit.cases.agent.world import (
+    CaseRun,
     WaitingTool,
-    World,
     calculate,
     plan,
     provider_down,
@@ -21,7 +21,7 @@ from tests.unit.cases.agent.world import (
 WRONG = plan(calculate("1 / 0"))
 
 
-async def stopped_while_the_second_action_waits(stop: Stop | None) -> tuple[World, GraphOutcome]:
+async def stopped_while_the_second_action_waits(stop: Stop | None) -> tuple[CaseRun, GraphOutcome]:
     """Stop a run after its first action, during its second one."""
     tool = WaitingTool()
     here = world([plan(calculate("6 * 7"), ("waiting", {}))], more_tools=[tool])

@@ -1,7 +1,6 @@
 """Tools with transient failures are retried within the run's limits (seed 002, 21.3)."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -9,39 +8,15 @@ import pytest
 
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.report import GraphOutcome
-from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
+from caseworker.tools.ports import ToolResult, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
-from tests.unit.cases.agent.world import World, plan, result_of, world
+from tests.unit.cases.agent.world import CaseRun, Source, plan, result_of, world
 
 BUSY = failure("The source is busy.", "source_unavailable")
 
 
-class Source:
-    """A tool that returns one of the given results per attempt and records the times."""
-
-    def __init__(self, *results: ToolResult | None, **spec: Any) -> None:
-        """Store the results; None makes an attempt wait forever."""
-        settings = {"transient": frozenset({"source_unavailable"}), "timeout_seconds": 2.0, **spec}
-        self.spec = ToolSpec(
-            name="source",
-            description="Looks a number up.",
-            parameters={"type": "object", "additionalProperties": False, "properties": {}},
-            **settings,
-        )
-        self._results = list(results)
-        self.asked_at: list[float] = []
-
-    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return the next result."""
-        self.asked_at.append(asyncio.get_running_loop().time())
-        result = self._results.pop(0)
-        if result is None:
-            await asyncio.Event().wait()
-        return result or {}
-
-
-def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:
+def played(source: Source, **settings: Any) -> tuple[CaseRun, GraphOutcome]:
     """Let a planner call the source once, on virtual time."""
     place = world(
         [plan(("source", {}))], more_tools=[source], tool_retry=retry_policy(), **settings
@@ -51,7 +26,7 @@ def played(source: Source, **settings: Any) -> tuple[World, GraphOutcome]:
     return place, story.result
 
 
-def tried(place: World) -> tuple[str, Sequence[str]]:
+def tried(place: CaseRun) -> tuple[str, Sequence[str]]:
     """Return the status of the source's call and of each attempt."""
     nodes = place.trace.snapshot()["nodes"].values()
     [call] = [node for node in nodes if node["kind"] == "tool"]

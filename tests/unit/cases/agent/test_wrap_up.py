@@ -11,7 +11,7 @@ from caseworker.core.budget.budget import Budget
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from tests.support.limits import case_defaults
 from tests.unit.cases.agent.world import (
-    World,
+    CaseRun,
     calculate,
     events,
     plan,
@@ -46,7 +46,7 @@ class Signs(Rows):
         return {"rows": ["Monday \N{EN DASH} Friday"]}
 
 
-def looking(*replies: Any, **settings: Any) -> World:
+def looking(*replies: Any, **settings: Any) -> CaseRun:
     """Return a world with the rows tool."""
     return world(list(replies), more_tools=[Rows()], **{"budget": CALLS, **settings})
 

@@ -207,7 +207,7 @@ class WaitingTool:
 
 
 @dataclass
-class World:
+class CaseRun:
     """One run with its models, tools, limits and journal."""
 
     small: ScriptedModel
@@ -328,10 +328,10 @@ class World:
         )
 
 
-def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> World:
+def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> CaseRun:
     """Return a world in which the two models give these replies."""
     external = settings.pop("external", False)
-    return World(
+    return CaseRun(
         small=ScriptedModel(list(small), external=external),
         big=ScriptedModel(list(big), external=external),
         **settings,
@@ -355,3 +355,27 @@ def decisions(result: Mapping[str, Any]) -> list[str]:
     return [
         f"{entry['decision']}: {entry['reason']}" for entry in result["logs"] if "decision" in entry
     ]
+
+
+class Source:
+    """A tool that returns one of the given results per attempt and records the times."""
+
+    def __init__(self, *results: ToolResult | None, **spec: Any) -> None:
+        """Store the results; None makes an attempt wait forever."""
+        settings = {"transient": frozenset({"source_unavailable"}), "timeout_seconds": 2.0, **spec}
+        self.spec = ToolSpec(
+            name="source",
+            description="Looks a number up.",
+            parameters={"type": "object", "additionalProperties": False, "properties": {}},
+            **settings,
+        )
+        self._results = list(results)
+        self.asked_at: list[float] = []
+
+    async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Return the next result."""
+        self.asked_at.append(asyncio.get_running_loop().time())
+        result = self._results.pop(0)
+        if result is None:
+            await asyncio.Event().wait()
+        return result or {}

@@ -15,7 +15,7 @@ from caseworker.features.external.dialects import CHAT_COMPLETIONS
 from caseworker.features.external.gateway import _answered
 from caseworker.features.external.session import Flight, GatewayRequest, Session
 from caseworker.models.relay import Head, Relay
-from tests.unit.features.external.test_session import executed
+from tests.unit.features.external.execution import executed
 
 LINGER = 30.0
 HEAD = Head(200, {"content-type": "text/event-stream"})

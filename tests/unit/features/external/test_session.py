@@ -1,51 +1,22 @@
 """The idle time of an external run, on virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
 from caseworker.core.budget.stops import HandOver, StopKind
-from caseworker.engine.report import GraphOutcome
 from caseworker.features.external.session import ExternalData, Session, Sessions, reported
 from caseworker.runs.journal import LostRunError
-from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
-from caseworker.runs.run import CallRecord, RunKey, RunKind
-from tests.support.seeded_loop import run
-from tests.unit.nodes.world import World
-
-IDLE = 60.0
-KEY = RunKey("", "run-1")
-
-
-async def _no_calls(_: RunKey) -> Sequence[CallRecord]:
-    return ()
+from caseworker.runs.kinds import EXTERNAL_STEP
+from tests.unit.features.external.execution import IDLE, KEY, executed
 
 
 async def _hold(session: Session) -> None:
     """Hand the run over once it is idle."""
     session._activity.hold(HandOver("The process shuts down."))
-
-
-def executed(client: Callable[[Session], Awaitable[None]]) -> tuple[GraphOutcome, float]:
-    """Execute an external run with a client; return its outcome and its duration in seconds."""
-
-    async def main() -> tuple[GraphOutcome, float]:
-        sessions = Sessions(_no_calls)
-        graph = KINDS[RunKind.EXTERNAL].graph_of({"idle_seconds": IDLE})
-        async with asyncio.TaskGroup() as group:
-            execution = group.create_task(World(services={Sessions: sessions}).run(graph))
-            session = await sessions.get_within(KEY, 1)
-            assert session is not None
-            began = asyncio.get_running_loop().time()
-            await client(session)
-            outcome = await execution
-        assert sessions.get(KEY) is None
-        return outcome, asyncio.get_running_loop().time() - began
-
-    return run(main, 0).result
 
 
 def test_a_run_is_not_idle_while_a_child_of_it_is_not() -> None:

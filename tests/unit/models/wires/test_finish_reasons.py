@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.models.ports import Incomplete, ModelError
 from caseworker.models.wires.finish_reasons import Finish, Meaning, meaning_of
-from tests.unit.models.wires.test_odd_replies import _ask, _chunk, _events, _message, _text
+from tests.unit.models.wires.played import chunk, event_stream, message_stream, reply_of, text_block
 
 REASONS: dict[Meaning, str] = {
     Finish.COMPLETE: """
@@ -126,20 +126,20 @@ async def _reply(wire: str, reason: Any, *, then: str | None = None) -> Any:
     """Return the reply with this finish reason; ``then`` is sent behind it in a stream."""
     match wire:
         case "stream":
-            ends = [_chunk({}, each) for each in (reason, then) if each is not None]
-            return await _ask(_events(_chunk({"content": "It is 42."}), *ends))
+            ends = [chunk({}, each) for each in (reason, then) if each is not None]
+            return await reply_of(event_stream(chunk({"content": "It is 42."}), *ends))
         case "whole":
             choice = {"index": 0, "message": {"content": "It is 42."}, "finish_reason": reason}
-            return await _ask(json.dumps({"choices": [choice]}).encode(), streamed=False)
+            return await reply_of(json.dumps({"choices": [choice]}).encode(), streamed=False)
         case "messages":
             ends = [
                 {"type": "message_delta", "delta": {"stop_reason": each}}
                 for each in (reason, then)
                 if each is not None
             ]
-            body = _message(_text("It is 42."), *ends[:-1], stop=ends[-1])
-            return await _ask(body, messages=True)
+            body = message_stream(text_block("It is 42."), *ends[:-1], stop=ends[-1])
+            return await reply_of(body, messages=True)
         case _:
             content = [{"type": "text", "text": "It is 42."}]
             message = {"id": "m", "content": content, "stop_reason": reason}
-            return await _ask(json.dumps(message).encode(), messages=True, streamed=False)
+            return await reply_of(json.dumps(message).encode(), messages=True, streamed=False)

@@ -6,80 +6,38 @@ from typing import Any
 import pytest
 
 from caseworker.models.ports import (
-    Delta,
     Incomplete,
-    Message,
     ModelError,
-    ModelReply,
-    ModelRequest,
-    ToolDefinition,
 )
 from caseworker.models.wires import endpoint
-from caseworker.models.wires.anthropic import anthropic_provider
-from caseworker.models.wires.openai import openai_provider
-from tests.support.fake_provider.virtual import Replied
-from tests.unit.models.wires.captured import Player
+from tests.unit.models.wires.played import (
+    Document,
+    chunk,
+    event_stream,
+    message_stream,
+    reply_of,
+    text_block,
+)
 
-Document = dict[str, Any]
-TOOL = ToolDefinition(name="now", description="", parameters={"type": "object"})
 USED = {"prompt_tokens": 100, "completion_tokens": 10}
 TOKYO = '{"timezone":"Asia/Tokyo"}'
 
 
-def _chunk(delta: Document, reason: str | None = None, **more: Any) -> Document:
-    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}], **more}
-
-
 def _piece(arguments: object, **more: Any) -> Document:
-    return _chunk({"tool_calls": [{"function": {"arguments": arguments}, **more}]})
+    return chunk({"tool_calls": [{"function": {"arguments": arguments}, **more}]})
 
 
 def _called(**more: Any) -> Document:
     call = {"index": 0, "id": "c1", "function": {"name": "now", "arguments": ""}, **more}
-    return _chunk({"tool_calls": [call]})
-
-
-def _events(*documents: Document | str, done: bool = True) -> bytes:
-    texts = [each if isinstance(each, str) else json.dumps(each) for each in documents]
-    texts += ["[DONE]"] if done else []
-    return "".join(f"data: {text}\n\n" for text in texts).encode()
-
-
-def _message(*events: Document, stop: Document | None = None, **usage: int) -> bytes:
-    """Return the events of a message; ``usage`` is that of its first event."""
-    documents: list[Document | str] = [
-        {"type": "message_start", "message": {"id": "m", "content": [], "usage": usage}},
-        *events,
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}} if stop is None else stop,
-        {"type": "message_stop"},
-    ]
-    return _events(*documents, done=False)
-
-
-def _text(text: str) -> Document:
-    return {"type": "content_block_start", "index": 0, "content_block": {"text": text}}
-
-
-async def _ask(
-    body: bytes, *, streamed: bool = True, held: bool = False, messages: bool = False
-) -> ModelReply:
-    build = anthropic_provider if messages else openai_provider
-    provider = build(base_url="http://models.test", wire=Player(Replied((body,), held=held)))
-    request = ModelRequest(
-        messages=(Message(role="user", content="a question"),),
-        tools=(TOOL,),
-        on_delta=list[Delta]().append if streamed else None,
-        timeout_seconds=60,
-    )
-    return await provider.complete("m", request)
+    return chunk({"tool_calls": [call]})
 
 
 @pytest.mark.parametrize(
     ("body", "messages"),
     [
-        (_events(_chunk({"content": "half an answ"})), False),
-        (_events(_called(), _piece('{"timezone":', index=0)), False),
-        (_message(_text("half"), stop={"type": "ping"}, input_tokens=9), True),
+        (event_stream(chunk({"content": "half an answ"})), False),
+        (event_stream(_called(), _piece('{"timezone":', index=0)), False),
+        (message_stream(text_block("half"), stop={"type": "ping"}, input_tokens=9), True),
     ],
 )
 async def test_a_stream_that_never_says_why_it_ends_has_broken_off(
@@ -87,7 +45,7 @@ async def test_a_stream_that_never_says_why_it_ends_has_broken_off(
 ) -> None:
     """A proxy may have closed the stream."""
     with pytest.raises(ModelError, match="broke off") as caught:
-        await _ask(body, messages=messages)
+        await reply_of(body, messages=messages)
 
     assert caught.value.retryable
 
@@ -98,7 +56,7 @@ async def test_a_whole_reply_without_a_reason_is_cut_off_if_arguments_are_missin
     message = {"content": "Let me see.", "tool_calls": [call]}
     body = json.dumps({"choices": [{"message": message, "finish_reason": None}]}).encode()
 
-    reply = await _ask(body, streamed=False)
+    reply = await reply_of(body, streamed=False)
 
     assert (reply.incomplete, reply.tool_calls[0].arguments) == (Incomplete.LENGTH, "")
 
@@ -126,7 +84,7 @@ async def test_a_whole_reply_without_a_reason_is_cut_off_if_arguments_are_missin
 )
 async def test_arguments_reach_their_call(pieces: list[Document], arguments: list[str]) -> None:
     """Without this, the call would be made with no arguments."""
-    reply = await _ask(_events(*pieces, _chunk({}, "tool_calls")))
+    reply = await reply_of(event_stream(*pieces, chunk({}, "tool_calls")))
 
     assert [call.arguments for call in reply.tool_calls] == arguments
     assert {call.name for call in reply.tool_calls} == {"now"}
@@ -140,8 +98,8 @@ async def test_arguments_of_a_message_reach_its_call(piece: object, index: objec
     delta = {"type": "input_json_delta", "partial_json": piece}
     stop = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}}
 
-    reply = await _ask(
-        _message(
+    reply = await reply_of(
+        message_stream(
             {"type": "content_block_start", "index": 0, "content_block": block},
             {"type": "content_block_delta", "index": index, "delta": delta},
             stop=stop,
@@ -152,7 +110,7 @@ async def test_arguments_of_a_message_reach_its_call(piece: object, index: objec
     assert [json.loads(call.arguments) for call in reply.tool_calls] == [json.loads(TOKYO)]
 
 
-ENDED = (_chunk({"content": "whole"}), _chunk({}, "stop"), {"choices": [], "usage": USED})
+ENDED = (chunk({"content": "whole"}), chunk({}, "stop"), {"choices": [], "usage": USED})
 
 
 @pytest.mark.parametrize(
@@ -160,7 +118,7 @@ ENDED = (_chunk({"content": "whole"}), _chunk({}, "stop"), {"choices": [], "usag
 )
 async def test_nothing_behind_its_end_takes_an_answer_away(behind: Document | str) -> None:
     """Data after the end is ignored; the answer was paid for."""
-    reply = await _ask(_events(*ENDED, behind))
+    reply = await reply_of(event_stream(*ENDED, behind))
 
     assert (reply.text, reply.incomplete) == ("whole", None)
     assert reply.usage is not None
@@ -173,14 +131,16 @@ async def test_an_answer_that_has_ended_is_not_waited_for_until_its_time_is_over
     """Some endpoints keep the connection open and send nothing more."""
     monkeypatch.setattr(endpoint, "_LAST_SECONDS", 0.01)
 
-    assert (await _ask(_events(*ENDED, done=False), held=True)).text == "whole"
+    assert (await reply_of(event_stream(*ENDED, done=False), held=True)).text == "whole"
 
 
 @pytest.mark.parametrize("word", ["keep-alive", "null", "ping", '""'])
 async def test_words_that_keep_a_connection_alive_are_no_part_of_a_reply(word: str) -> None:
     """Keep-alive messages are ignored before and within the answer."""
-    assert (await _ask(_events(word, ENDED[0], word, *ENDED[1:]))).text == "whole"
-    assert (await _ask(_message(_text("whole")) + _events(word), messages=True)).text == "whole"
+    assert (await reply_of(event_stream(word, ENDED[0], word, *ENDED[1:]))).text == "whole"
+    assert (
+        await reply_of(message_stream(text_block("whole")) + event_stream(word), messages=True)
+    ).text == "whole"
 
 
 @pytest.mark.parametrize(
@@ -200,21 +160,23 @@ async def test_the_words_of_a_finish_reason_say_whether_an_answer_is_complete(
     reason: str, incomplete: Incomplete | None
 ) -> None:
     """Unlisted finish reasons are recognised by their words."""
-    assert (await _ask(_events(_chunk({"content": "so far"}, reason)))).incomplete is incomplete
+    assert (
+        await reply_of(event_stream(chunk({"content": "so far"}, reason)))
+    ).incomplete is incomplete
 
 
 @pytest.mark.parametrize("reason", ["malformed_function_call", "network_error", "abort", "failed"])
 async def test_a_finish_reason_may_say_that_the_provider_failed(reason: str) -> None:
     """A finish reason that reports a provider failure makes the attempt retryable."""
     with pytest.raises(ModelError, match=reason) as caught:
-        await _ask(_events(_chunk({"content": "so far"}, reason)))
+        await reply_of(event_stream(chunk({"content": "so far"}, reason)))
 
     assert caught.value.retryable
 
 
 async def test_a_reason_that_says_incomplete_is_not_taken_back() -> None:
     """Some endpoints close every stream with ``stop``."""
-    reply = await _ask(_events(_chunk({"content": "so f"}, "length"), _chunk({}, "stop")))
+    reply = await reply_of(event_stream(chunk({"content": "so f"}, "length"), chunk({}, "stop")))
 
     assert (reply.incomplete, reply.finish_reason) == (Incomplete.LENGTH, "length")
 
@@ -222,20 +184,20 @@ async def test_a_reason_that_says_incomplete_is_not_taken_back() -> None:
 @pytest.mark.parametrize(
     ("body", "messages"),
     [
-        (_message(_text("whole")), True),
-        (_message(_text("whole"), input_tokens=100, output_tokens=1), True),
-        (_events(ENDED[0], _chunk({}, "stop", usage={**USED, "prompt_tokens": 0})), False),
+        (message_stream(text_block("whole")), True),
+        (message_stream(text_block("whole"), input_tokens=100, output_tokens=1), True),
+        (event_stream(ENDED[0], chunk({}, "stop", usage={**USED, "prompt_tokens": 0})), False),
     ],
 )
 async def test_missing_counts_are_none(body: bytes, messages: bool) -> None:
     """The call is charged at an estimate; a count of 0 would bypass the run's limits."""
-    assert (await _ask(body, messages=messages)).usage is None
+    assert (await reply_of(body, messages=messages)).usage is None
 
 
 async def test_a_thought_that_only_ends_is_none_of_the_text() -> None:
     """Some models' templates put the opening tag into the prompt."""
-    reply = await _ask(_events(_chunk({"content": "It is six.</think>\n\nSix."}, "stop")))
-    quoted = await _ask(_events(_chunk({"content": "Write </think> behind it."}, "stop")))
+    reply = await reply_of(event_stream(chunk({"content": "It is six.</think>\n\nSix."}, "stop")))
+    quoted = await reply_of(event_stream(chunk({"content": "Write </think> behind it."}, "stop")))
 
     assert (reply.text, reply.thinking) == ("Six.", "It is six.")
     assert (quoted.text, quoted.thinking) == ("Write </think> behind it.", "")
@@ -248,7 +210,7 @@ async def test_one_of_several_answers_is_read() -> None:
         {"index": 1, "message": {"content": "B"}, "finish_reason": "length"},
     ]
 
-    reply = await _ask(json.dumps({"choices": choices}).encode(), streamed=False)
+    reply = await reply_of(json.dumps({"choices": choices}).encode(), streamed=False)
 
     assert (reply.text, reply.incomplete) == ("A", None)
 
@@ -258,4 +220,4 @@ async def test_a_list_of_errors_says_what_is_wrong() -> None:
     body = json.dumps({"success": False, "errors": [{"code": 7, "message": "boo"}]}).encode()
 
     with pytest.raises(ModelError, match="boo"):
-        await _ask(body, streamed=False)
+        await reply_of(body, streamed=False)

@@ -20,6 +20,7 @@ from tests.unit.nodes.agent.world import (
     Gate,
     agent,
     asking,
+    calculate,
     kinds,
     result,
     said,
@@ -27,10 +28,6 @@ from tests.unit.nodes.agent.world import (
     world,
 )
 from tests.unit.nodes.world import settle_down
-
-
-def calculate(expression: str, call_id: str = "c1") -> ToolCall:
-    return wants("calculator", call_id, expression=expression)
 
 
 @pytest.mark.req("003/FR2.5")

@@ -5,9 +5,8 @@ import pytest
 from caseworker.core.budget.budget import Budget
 from caseworker.core.trace.node import path_of
 from tests.unit.cases.agent.world import provider_down
-from tests.unit.nodes.agent.test_loop import calculate
-from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
-from tests.unit.nodes.world import World, graph, link, step
+from tests.unit.nodes.agent.world import agent, asking, calculate, kinds, result, said, wants, world
+from tests.unit.nodes.world import NodeRun, graph, link, step
 
 
 @pytest.mark.req("003/sub", "001/wiring")
@@ -122,7 +121,7 @@ async def test_agents_and_toolsets_are_linked_to_agents() -> None:
 
 async def test_a_step_that_asks_a_model_uses_linked_tools() -> None:
     """The step uses the tools over several turns."""
-    here: World = world(said("", wants("echo", say="hi")), "It says hi.")
+    here: NodeRun = world(said("", wants("echo", say="hi")), "It says hi.")
     parts = graph(
         step("ask", "llm", {"prompt": "Say ${default}."}),
         step("t", "toolset", {"tools": ["echo"]}),

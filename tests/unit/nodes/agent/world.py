@@ -16,7 +16,7 @@ from caseworker.models.ports import (
     ToolCall,
 )
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
-from tests.unit.nodes.world import World, graph, step
+from tests.unit.nodes.world import NodeRun, graph, step
 
 Line = str | ModelReply | Exception | Callable[[ModelRequest], Awaitable[ModelReply]]
 
@@ -120,11 +120,11 @@ def asking(definition: Mapping[str, Any], *parts: Any, **data: Any) -> dict[str,
     return graph(step("a", "agent", {"agent": definition, **data}), *parts)
 
 
-def world(*lines: Line, **settings: Any) -> World:
-    return World(small=Lines(list(lines)), **settings)  # type: ignore[arg-type]
+def world(*lines: Line, **settings: Any) -> NodeRun:
+    return NodeRun(small=Lines(list(lines)), **settings)  # type: ignore[arg-type]
 
 
-def events(here: World, step_id: str | None = "a") -> list[tuple[str, Mapping[str, Any]]]:
+def events(here: NodeRun, step_id: str | None = "a") -> list[tuple[str, Mapping[str, Any]]]:
     """Return the events of the turns of a step."""
     known = ("turn_", "thinking", "content_", "tool_", "usage", "error", "conversation.")
     return [
@@ -134,7 +134,7 @@ def events(here: World, step_id: str | None = "a") -> list[tuple[str, Mapping[st
     ]
 
 
-def kinds(here: World, step_id: str | None = "a") -> list[str]:
+def kinds(here: NodeRun, step_id: str | None = "a") -> list[str]:
     return [kind for kind, _ in events(here, step_id)]
 
 
@@ -145,3 +145,7 @@ def text_of(found: Sequence[tuple[str, Mapping[str, Any]]], turn: int) -> str:
         if kind == "content_chunk" and data["turn_number"] == turn:
             text = text[: data["offset"]] + data["content"]
     return text
+
+
+def calculate(expression: str, call_id: str = "c1") -> ToolCall:
+    return wants("calculator", call_id, expression=expression)

@@ -3,41 +3,7 @@
 import pytest
 
 from caseworker.platform.logs.redaction import normalize, redact_text
-
-DISGUISED = {
-    "a key with a letter that cannot be seen": ("sk-proj-abcd\u200bEFGH12345678", "EFGH1234"),
-    "a key with a soft hyphen": ("sk-proj-abcd\u00adEFGH12345678", "EFGH1234"),
-    "a key in wide letters": ("\uff53\uff4b-proj-abcdEFGH12345678", "EFGH1234"),
-    "a key with other dashes": ("sk\u2011proj\u2011abcdEFGH12345678", "EFGH1234"),
-    "a password behind a wide word": (
-        "\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44\uff1a hunter2",
-        "hunter2",
-    ),
-    "a password behind a torn word": ("pass\u200bword: hunter2", "hunter2"),
-    "a password behind an escaped letter": (r'{"pass\u0077ord": "hunter2"}', "hunter2"),
-    "a password in a URL inside a URL": ("u=https%3A%2F%2Fada%3Ahunter2%40example.org", "hunter2"),
-    "a setting in a URL": ("password%22%3A%22hunter2", "hunter2"),
-    "a bearer token in a URL": ("Authorization%3A%20Bearer%20abcdEFGH12345", "abcdEFGH"),
-    "a private key in a URL": (
-        "-----BEGIN%20PRIVATE%20KEY-----%0AMIIEow%0A-----END%20PRIVATE%20KEY-----",
-        "MIIEow",
-    ),
-    "an address with a letter that cannot be seen": ("ad\u200ba@exam\u200bple.org", "ple.org"),
-    "an address that is turned around": ("ada\u202e@example.org", "ada"),
-    "an address with a wide at sign": ("ada\uff20example.org", "example"),
-    "an address in a URL in a URL": ("ada%2540example.org", "example"),
-    "a setting in a URL in a URL": ("password%253Dhunter2", "hunter2"),
-    "an address in HTML in HTML": ("ada&amp;#64;example.org", "example"),
-    "an address in HTML": ("ada&#64;example.org", "example"),
-    "an address in JSON": (r"ada\u0040example.org", "example"),
-    "a card with gaps that cannot be seen": ("4111\u200b1111\u200b1111\u200b1111", "1111"),
-    "a card with narrow gaps": ("4111\u202f1111\u202f1111\u202f1111", "1111"),
-    "a card in a URL": ("4111%201111%201111%201111", "1111"),
-    "an account with gaps in a URL": ("DE89%203704%200044%200532%200130%2000", "0532"),
-    "an account in wide letters": ("\uff24\uff2589370400440532013000", "370400"),
-    "a number with a plus sign in a URL": ("%2B4915112345678", "15112345"),
-    "a social security number with other dashes": ("219\u201309\u20139998", "9998"),
-}
+from tests.unit.platform.logs.examples import DISGUISED
 
 PLAIN = (
     *("50% off 25%20 off", "100%25", "2000\u20132012: 5 \u2212 3", "\uff11\uff0b\uff11"),

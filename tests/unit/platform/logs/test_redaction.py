@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, SAFE_NAMES, redact_text, redact_value
+from tests.unit.platform.logs.examples import FRAGMENTS
 
 
 @pytest.mark.req("002/19.2", "002/19.3")
@@ -218,41 +219,6 @@ def test_messages_of_the_service_stay_as_they_are(message: str) -> None:
 def test_control_characters_cannot_steer_a_terminal() -> None:
     """An escape sequence in a log line is shown and not executed."""
     assert "\x1b" not in redact_text("\x1b[2Jgone")
-
-
-FRAGMENTS = st.sampled_from(
-    (
-        *(
-            "ada@example.org",
-            "password=",
-            "4111 1111 1111 1111",
-            "+49 30 901820",
-            "DB_PASS=",
-            "is ",
-        ),
-        *("Bearer abcdefgh1", "eyJhbGciOi.eyJz.x", "://a:b@c", "sk-abcdefgh12", "[secret]", '"'),
-        *(
-            "GB82 WEST 1234 5698 7654 32",
-            "219-09-9998",
-            "app:x!y@db",
-            "[email]",
-            " ",
-            "\n",
-            "key: ",
-        ),
-        *(
-            "0151 12345678",
-            "call ",
-            "pin: ",
-            "1.1.1.1",
-            "Authorization: ",
-            "x",
-            "7",
-            "-",
-            "\x1f",
-        ),
-    )
-)
 
 
 @pytest.mark.req("002/19.3")

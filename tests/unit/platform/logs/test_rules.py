@@ -13,10 +13,7 @@ from caseworker.platform.logs.personal_data import PERSONAL_DATA
 from caseworker.platform.logs.redaction import RuleSet
 from caseworker.platform.logs.rules import Rule
 from caseworker.platform.logs.secrets import CREDENTIALS
-from tests.unit.platform.logs.test_normalize import DISGUISED
-from tests.unit.platform.logs.test_personal_data import HARMLESS, PERSONAL
-from tests.unit.platform.logs.test_redaction import FRAGMENTS
-from tests.unit.platform.logs.test_secrets import SECRETS
+from tests.unit.platform.logs.examples import DISGUISED, FRAGMENTS, HARMLESS, PERSONAL, SECRETS
 
 RULES = (*CREDENTIALS, *PERSONAL_DATA)
 CHOSEN = RuleSet(RULES)

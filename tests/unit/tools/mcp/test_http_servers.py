@@ -12,6 +12,7 @@ from caseworker.tools.mcp.servers import McpServers
 from caseworker.tools.ports import ToolResult
 from caseworker.tools.servers import Credentials, ServerUnavailableError
 from tests.support.mcp_servers import CONTEXT, config
+from tests.support.session_mcp import call
 
 INFO = {
     "protocolVersion": "2025-06-18",
@@ -119,11 +120,6 @@ async def running(
     finally:
         await servers.aclose()
         listening.close()
-
-
-async def call(servers: McpServers, tool: str) -> ToolResult:
-    found = await servers.find(f"web.{tool}")
-    return await found.run({}, CONTEXT)
 
 
 @pytest.mark.parametrize(

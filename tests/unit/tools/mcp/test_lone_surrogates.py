@@ -6,7 +6,7 @@ import pytest
 
 from caseworker.tools.mcp.lone_surrogates import LoneSurrogates
 from tests.support.session_mcp import call
-from tests.unit.tools.mcp.test_byte_order_marks import Pieces, http_server
+from tests.unit.tools.mcp.chunked_server import Pieces, http_server
 
 TEXTS = {
     "first half": (r'"a\ud800b"', "a\ufffdb"),

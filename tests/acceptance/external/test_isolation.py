@@ -1,17 +1,15 @@
 """The key of a run tries every route, and two tenants try each other's runs, keys and attempts."""
 
-import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_external_runs import OPENAI, Agent, client_of, start
+from tests.support.external import OPENAI, Agent, start
+from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
-from tests.support.service import ServiceProcess, model_settings
-from tests.support.tenants import OPERATOR_KEY
+from tests.support.service import ServiceProcess
 
 REFUSED = {401, 403}
 HIDDEN = {401, 403, 404}
@@ -23,44 +21,16 @@ OWN = {
     "POST /runs/{run_id}/finish": 200,
 }
 """Permitted operations with the status of the response; ``POST /runs`` creates a child."""
-METHODS = {"get", "head", "put", "post", "patch", "delete"}
-BODIES = {
-    "POST /runs": {"kind": "external"},
-    "POST /runs/{run_id}/finish": {"output": 1},
-    "POST /runs/cancel": {"metadata": {"team": "a"}},
-    "POST /keys": {"name": "more", "scopes": ["admin"]},
-}
 CANCELS = {"DELETE /runs/{run_id}", "POST /runs/{run_id}/cancel"}
 """They are stored for a run that does not exist yet."""
 OTHER_FACES = ("GET /mcp", "POST /mcp", "GET /metrics")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    settings = {**model_settings(running_provider.openai_url), "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY}
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tenant_keys(service: ServiceProcess) -> dict[str, str]:
-    """Return an admin key of each of two tenants."""
-    keys = {}
-    async with client_of(service, OPERATOR_KEY) as http:
-        for tenant in ("one", "two"):
-            body = {"name": "robot", "scopes": ["admin"], "tenant": tenant}
-            made = await http.post("/keys", json=body)
-            keys[tenant] = made.raise_for_status().json()["key"]
-    return keys
 
 
 @pytest.fixture
 async def one(
     service: ServiceProcess, tenant_keys: Mapping[str, str], provider: FakeProvider
 ) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(service, tenant_keys["one"]) as opened:
+    async with service.http(tenant_keys["one"]) as opened:
         yield opened
 
 
@@ -68,28 +38,8 @@ async def one(
 async def two(
     service: ServiceProcess, tenant_keys: Mapping[str, str]
 ) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(service, tenant_keys["two"]) as opened:
+    async with service.http(tenant_keys["two"]) as opened:
         yield opened
-
-
-async def operations(http: httpx.AsyncClient) -> list[str]:
-    """Return all operations of the OpenAPI document, as ``GET /runs/{run_id}``."""
-    paths = (await http.get("/openapi.json")).json()["paths"]
-    return [
-        f"{method.upper()} {path}"
-        for path, methods in paths.items()
-        for method in methods
-        if method in METHODS
-    ]
-
-
-async def tried(http: httpx.AsyncClient, operation: str, run_id: str) -> int:
-    """Return the status of an operation; all its names but that of the run name nothing."""
-    method, path = operation.split(" ")
-    path = re.sub(r"\{\w+\}", "1", path.replace("{run_id}", run_id))
-    body = BODIES.get(operation, {}) if method in ("POST", "PUT", "PATCH") else None
-    accept = {"Accept": "application/json"}
-    return (await http.request(method, path, json=body, headers=accept)).status_code
 
 
 async def state_of(*agents: Agent) -> list[Any]:
@@ -111,8 +61,8 @@ async def test_the_key_of_a_run_reaches_its_own_run_and_nothing_else(
     every = [*await operations(one), *OTHER_FACES]
     with_run = [each for each in every if "{run_id}" in each]
     async with (
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as nobody,
-        client_of(service, mine.key) as agent,
+        service.http() as nobody,
+        service.http(mine.key) as agent,
     ):
         public = {each for each in every if await tried(nobody, each, mine.run_id) != 401}
         strange = {
@@ -145,7 +95,7 @@ async def test_the_key_of_a_run_gets_no_other_run_by_naming_it_in_a_body(
         await each.ask("RECORDED")
     before = await state_of(mine, sibling, foreign)
     replies = []
-    async with client_of(service, mine.key) as agent:
+    async with service.http(mine.key) as agent:
         for run in (sibling, foreign):
             replies += [
                 await agent.post("/runs", json=body)
@@ -188,7 +138,7 @@ async def test_tenants_cannot_use_the_runs_attempts_and_keys_of_each_other(
     theirs = Agent(http=two, run=opened[-1])
     made = [await theirs.ask("SHARED"), await theirs.ask("SHARED")]
     still = await mine.ask("SHARED again")
-    async with client_of(service, mine.key) as agent:
+    async with service.http(mine.key) as agent:
         shown = (await agent.get("/runs/shared")).json()["usage"]
 
     assert absent == present  # as if it did not exist

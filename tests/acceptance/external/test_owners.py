@@ -14,12 +14,11 @@ import pytest
 import pytest_asyncio
 
 from caseworker.platform.http.forwarding import HEADER, _signed
-from tests.acceptance.test_external_replay import QUICK_RECOVERY
-from tests.acceptance.test_external_runs import Agent, start
-from tests.acceptance.test_external_tools import tools_of
+from tests.support.external import QUICK_RECOVERY, Agent, start
+from tests.support.external_tools import tools_of
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import ServiceProcess, http_client, model_settings
 
 pytestmark = pytest.mark.req("cw/15.owner")
 
@@ -39,18 +38,14 @@ async def urls(
 
 @pytest_asyncio.fixture
 async def owner(urls: tuple[str, str], provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(urls[0]) as http:
+    async with http_client(urls[0]) as http:
         yield http
 
 
 @pytest_asyncio.fixture
 async def other(urls: tuple[str, str]) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(urls[1]) as http:
+    async with http_client(urls[1]) as http:
         yield http
-
-
-def client_of(url: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=150)
 
 
 async def test_the_other_process_passes_every_request_to_the_owner(
@@ -146,8 +141,8 @@ async def test_the_next_request_recovers_the_run_of_a_process_that_was_killed(
     async with (
         ServiceProcess(database_url, settings=settings, name="killed") as killed,
         ServiceProcess(database_url, settings=settings, name="heir") as heir,
-        client_of(killed.url) as before,
-        client_of(heir.url) as after,
+        killed.http() as before,
+        heir.http() as after,
     ):
         agent = await start(before, run_id="lost")
         await agent.ask("LOST")
@@ -174,8 +169,8 @@ async def test_a_request_leaves_an_owner_that_hangs_and_loses_the_run(
     async with (
         ServiceProcess(database_url, settings=settings, name="frozen") as frozen,
         ServiceProcess(database_url, settings=settings, name="heir") as heir,
-        client_of(frozen.url) as before,
-        client_of(heir.url) as after,
+        frozen.http() as before,
+        heir.http() as after,
     ):
         agent = await start(before, run_id="hung")
         frozen.child.freeze()
@@ -194,7 +189,7 @@ async def test_a_process_without_a_port_owns_runs_for_one_that_executes_none(
     async with (
         ServiceProcess(database_url, "--no-worker", settings=settings, name="api") as api,
         ServiceProcess(database_url, command="worker", settings=settings, name="worker"),
-        client_of(api.url) as http,
+        api.http() as http,
     ):
         agent = await start(http, run_id="apart")
         assert agent.run["access"]["openai_base_url"] == f"{api.url}/gateway/openai/v1"
@@ -217,7 +212,7 @@ async def test_processes_on_other_hosts_use_the_advertised_url(
     async with (
         ServiceProcess(database_url, "--no-worker", settings=settings, name="api") as api,
         ServiceProcess(database_url, command="worker", settings=settings, name="worker"),
-        client_of(api.url) as http,
+        api.http() as http,
     ):
         with psycopg.connect(database_url, autocommit=True) as connection:
             connection.execute(
@@ -230,7 +225,7 @@ async def test_processes_on_other_hosts_use_the_advertised_url(
             )
         agent = await start(http, run_id="far")
         assert (await agent.ask()).status_code == 200
-        async with client_of(settings["SERVER_ADVERTISE_URL"]) as unsigned:
+        async with http_client(settings["SERVER_ADVERTISE_URL"]) as unsigned:
             assert (await unsigned.get("/runs")).status_code == 401
         assert (await agent.finish({"output": 1})).status_code == 200
 
@@ -280,7 +275,7 @@ async def test_a_forwarded_request_is_not_forwarded_again(
     signed = _signed(
         secret, "POST", "/runs/away/heartbeat", hashlib.sha256(b"").hexdigest(), "-", at
     )
-    async with client_of(urls[1]) as other:
+    async with http_client(urls[1]) as other:
         headers = {HEADER: signed, "Authorization": f"Bearer {agent.key}"}
         reply = await other.post("/runs/away/heartbeat", headers=headers)
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "1"), reply.text

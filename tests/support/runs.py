@@ -1,41 +1,41 @@
-"""One process with an in-memory database on virtual time, and a node that a test defines."""
+"""What tests of runs are made of: a process that executes runs, its store, and calls of its steps.
+
+The stores on Postgres are opened by :func:`tests.support.stores.open_stores`.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+
+import structlog
 
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.engine.call import Reply, Spent
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import Supervisor
-from caseworker.runs.executor import ExecutorLimits, RunExecutor
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.runs.executor import RunExecutor
 from caseworker.runs.heartbeat import Heartbeat
-from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest
+from caseworker.runs.ports import RunStore, WorkerStore
+from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.case_catalog import case_catalog
 from tests.support.limits import executor_limits, retry_policy
 from tests.support.memory_runs import MemoryRuns
 from tests.support.scripted_call import ScriptedCall
-from tests.support.seeded_loop import SeededLoop, run
+from tests.support.seeded_loop import SeededLoop, play
 
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 KEY = RunKey("t", "r0")
 GRACE = 2.0
+HEARTBEAT_SECONDS = 2.0
 
 Work = Callable[[FlowContext], Awaitable[Any]]
-
-
-def play(main: Callable[[], Coroutine[Any, Any, Any]], seed: int = 0) -> Any:
-    """Run a story on virtual time and require that no task is left."""
-    story = run(main, seed)
-    assert story.leftover == ()
-    return story.result
 
 
 def loop() -> SeededLoop:
@@ -56,6 +56,24 @@ def virtual_service_time() -> Any:
     """Make the run service use the event loop's clock."""
     with patch("caseworker.runs.service.time", SimpleNamespace(monotonic=loop().time)):
         yield
+
+
+def run_story(
+    story: Callable[[], Awaitable[Any]], seed: int = 0, *, after_seconds: float = 2000
+) -> list[str]:
+    """Play a story on virtual time; return the events that it logs, each with its error.
+
+    Abandoned work has ``after_seconds`` to end; after that, no task may be left.
+    """
+
+    async def main() -> None:
+        with virtual_service_time():
+            await story()
+            await asyncio.sleep(after_seconds)
+
+    with structlog.testing.capture_logs() as logs:
+        play(main, seed)
+    return [f"{line['event']} {line.get('error', '')}".strip() for line in logs]
 
 
 def new_run(
@@ -79,34 +97,63 @@ class ScriptedNode:
         return ExecutionResult({"result": {"value": await self._work(context)}})
 
 
-@dataclass
-class Process:
-    """A process that executes runs; create it inside a story."""
+def run_service(store: RunStore, executor: RunExecutor | None = None) -> RunService:
+    """Return the run service of a process; without an executor, it executes no runs."""
+    return RunService(store, executor, settle_seconds=0.5)
 
-    work: Work
-    store: MemoryRuns = field(default_factory=database)
-    journals: Any = None
-    name: str = "p1"
-    limits: ExecutorLimits = field(default_factory=executor_limits)
 
-    def __post_init__(self) -> None:
-        self.executor = RunExecutor(
-            worker_id=self.name,
-            store=self.store,
-            journals=self.journals or self.store,
-            catalog=case_catalog(ScriptedNode(self.work)),
-            supervisor=Supervisor(grace_seconds=GRACE),
-            services={},
-            limits=self.limits,
-            clock=loop().time,
-        )
-        self.service = RunService(self.store, self.executor, settle_seconds=0.5)
+def executor_parts(
+    store: Any, catalog: NodeCatalog, *, name: str = "p1", grace_seconds: float = GRACE, **more: Any
+) -> dict[str, Any]:
+    """Return the arguments of an executor; ``more`` replaces or adds some.
+
+    By default, ``store`` is also the journal, no service is offered to nodes, and the clock is that
+    of the event loop.
+    """
+    usual = {
+        "worker_id": name,
+        "store": store,
+        "journals": store,
+        "catalog": catalog,
+        "supervisor": Supervisor(grace_seconds=grace_seconds),
+        "services": {},
+        "limits": executor_limits(),
+        "clock": asyncio.get_running_loop().time,
+    }
+    return usual | more
+
+
+class RunProcess:
+    """A process that executes runs: an executor, a run service and a heartbeat on one store.
+
+    The store is in memory or on Postgres. There is no queue and no HTTP; :meth:`take` claims a run
+    as a job of the queue does. Steps execute the function ``work`` or, with ``catalog``, its nodes.
+    """
+
+    def __init__(
+        self,
+        work: Work | None = None,
+        store: Any = None,
+        *,
+        catalog: NodeCatalog | None = None,
+        workers: WorkerStore | None = None,
+        drain_seconds: float = 20.0,
+        **parts: Any,
+    ) -> None:
+        """``parts`` are those of :func:`executor_parts`; ``workers`` is the store by default."""
+        if catalog is None:
+            assert work is not None
+            catalog = case_catalog(ScriptedNode(work))
+        self.store: Any = database() if store is None else store
+        self.executor = RunExecutor(**executor_parts(self.store, catalog, **parts))
+        self.name = self.executor.worker_id
+        self.service = run_service(self.store, self.executor)
         self.heartbeat = Heartbeat(
-            workers=self.store,
+            workers=workers or self.store,
             store=self.store,
             executor=self.executor,
-            interval_seconds=2,
-            drain_seconds=20,
+            interval_seconds=HEARTBEAT_SECONDS,
+            drain_seconds=drain_seconds,
         )
 
     async def post(self, new: NewRun | None = None) -> Run:
@@ -126,8 +173,8 @@ class Process:
 
     async def take(self, key: RunKey = KEY) -> Run | None:
         """Claim a queued run and start it, like a job of the queue."""
-        sent_at = loop().time()
-        claimed = await self.store.claim(key, self.name)
+        sent_at = asyncio.get_running_loop().time()
+        claimed: Run | None = await self.store.claim(key, self.name)
         if claimed is not None:
             self.executor.start(claimed, permitted_at=sent_at)
         return claimed
@@ -174,12 +221,11 @@ def answering(
     return attempt
 
 
-async def deaf(seconds: float) -> None:
-    """Wait this long and ignore every cancellation."""
-    clock = loop().time
-    until = clock() + seconds
-    while clock() < until:
-        try:
-            await asyncio.sleep(until - clock())
-        except asyncio.CancelledError:
-            continue
+CLAIMED_RUN = Run(
+    key=RunKey("t", "r0"),
+    kind=RunKind.CASE,
+    status=RunStatus.RUNNING,
+    created_at=datetime(2025, 9, 8, tzinfo=UTC),
+    request_hash="h",
+    request=RunRequest(kind=RunKind.CASE, input="?"),
+)

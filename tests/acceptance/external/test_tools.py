@@ -2,56 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import httpx2
 import pytest
-import pytest_asyncio
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.exceptions import MCPError
 
-from tests.acceptance.test_external_replay import QUICK_RECOVERY, next_attempt
-from tests.acceptance.test_external_runs import REFUSED, Agent, start
-from tests.acceptance.test_mcp_clients import GENERATIONS
+from tests.support.external import QUICK_RECOVERY, REFUSED, Agent, next_attempt, start
+from tests.support.external_tools import Notes, code_of, tools_of, until
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.noting_tool import HELD, NOTES, RELEASE, noted
+from tests.support.mcp_servers import GENERATIONS
+from tests.support.noting_tool import HELD, RELEASE
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.stores import eventually
 
 pytestmark = pytest.mark.req("cw/15.tools")
 
-PLUGINS = ("NotingTool", "HeldNotingTool")
 TOOLS = ["jot", "note"]
-
-
-class Notes:
-    """The file in which the tools note their calls."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.settings = {
-            "TOOLS_PLUGINS": json.dumps([f"tests.support.noting_tool:{each}" for each in PLUGINS]),
-            NOTES: str(path),
-        }
-
-    def of(self, agent: Agent) -> list[str]:
-        """Return the texts that a run has noted."""
-        start = f"{agent.run_id}: "
-        return [line.removeprefix(start) for line in noted(self.path) if line.startswith(start)]
-
-    async def wait_for(self, agent: Agent, text: str) -> None:
-        """Wait until a call of the run has started."""
-        await until(lambda: text in self.of(agent))
-
-    def release(self) -> None:
-        """Let all held calls end."""
-        Path(f"{self.path}{RELEASE}").touch()
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +29,9 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Notes:
     return Notes(tmp_path_factory.mktemp("notes") / "notes")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider, notes: Notes
-) -> AsyncIterator[ServiceProcess]:
-    settings = {**model_settings(running_provider.openai_url), **notes.settings}
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider, notes: Notes) -> dict[str, str]:
+    return {**model_settings(running_provider.openai_url), **notes.settings}
 
 
 @pytest.fixture(autouse=True)
@@ -75,20 +41,8 @@ def _held(notes: Notes) -> None:
 
 @pytest.fixture
 async def http(service: ServiceProcess) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
+    async with service.http() as opened:
         yield opened
-
-
-@asynccontextmanager
-async def tools_of(agent: Agent, mode: str = "auto") -> AsyncIterator[Client]:
-    """Connect the SDK's client with the key of a run."""
-    headers = {"Authorization": f"Bearer {agent.key}"}
-    url = str(agent.http.base_url.join("/gateway/mcp"))
-    async with (
-        httpx2.AsyncClient(headers=headers, trust_env=False, timeout=150) as opened,
-        Client(streamable_http_client(url, http_client=opened), mode=mode, cache=None) as client,
-    ):
-        yield client
 
 
 async def jot(agent: Agent, *texts: str) -> list[Any]:
@@ -115,13 +69,6 @@ async def refusal(agent: Agent, text: str) -> str:
         return await code_of(client.call_tool("jot", {"text": text}))
 
 
-async def code_of(call: Awaitable[Any]) -> str:
-    """Return the code in the error of a call."""
-    with pytest.raises(MCPError) as refused:
-        await call
-    return str(refused.value.data["code"])
-
-
 @asynccontextmanager
 async def in_flight(agent: Agent, notes: Notes, text: str) -> AsyncIterator[asyncio.Task[Any]]:
     """Call a tool in a task, and wait until the tool is executed; disconnect after the block."""
@@ -131,13 +78,6 @@ async def in_flight(agent: Agent, notes: Notes, text: str) -> AsyncIterator[asyn
         yield task
         task.cancel()
         await asyncio.wait((task,))
-
-
-async def until(is_true: Callable[[], object]) -> None:
-    """Wait until another process has made ``is_true()`` true."""
-    async with asyncio.timeout(150):
-        while not is_true():  # noqa: ASYNC110 - another process makes it true
-            await asyncio.sleep(0.01)
 
 
 async def tool_nodes(agent: Agent) -> list[dict[str, Any]]:
@@ -333,7 +273,7 @@ async def test_a_call_in_flight_at_a_crash_is_never_executed_again(
 
     async with (
         ServiceProcess(database_url, settings=settings) as killed,
-        httpx.AsyncClient(base_url=killed.url, trust_env=False, timeout=150) as http,
+        killed.http() as http,
     ):
         agent = await start(http, run_id="killed", tools=TOOLS)
         await jot(agent, "done")
@@ -345,7 +285,7 @@ async def test_a_call_in_flight_at_a_crash_is_never_executed_again(
     notes.release()
     async with (
         ServiceProcess(database_url, settings=settings) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         agent = Agent(http=http, run=agent.run)
         await eventually(is_recovered)

@@ -20,13 +20,13 @@ import psycopg
 import pytest
 
 from caseworker.core.trace.node import estimated_of
-from tests.acceptance.test_external_replay import QUICK_RECOVERY
+from tests.support.external import QUICK_RECOVERY
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.usage_oracle import settings_of_prices
 
-PROGRAM: Final = Path(__file__).parents[1] / "support" / "agent_clients" / "turns.py"
+PROGRAM: Final = Path(__file__).parents[2] / "support" / "agent_clients" / "turns.py"
 SEED: Final = 30
 TURNS: Final = 20
 AGENTS_AT_ONCE: Final = 4
@@ -65,7 +65,7 @@ async def test_a_killed_agent_is_started_again_and_repeats_no_call(
     turns = asyncio.Semaphore(AGENTS_AT_ONCE)
     async with (
         ServiceProcess(database_url, settings=settings_of(provider)) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
 
         async def killed(turn: int, number: int) -> None:
@@ -225,7 +225,7 @@ async def test_a_killed_owner_repeats_only_the_call_in_flight_whose_estimate_sta
             ]
             await _killed(service, chosen, provider, waits)
             agents += chosen
-        async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
+        async with service.http() as http:
             for each in agents:
                 await _require_exact(http, each, provider)
         with psycopg.connect(database_url) as connection:
@@ -254,7 +254,7 @@ async def _killed(
     for each in agents:
         await each.script(provider)
     async with (
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
         asyncio.TaskGroup() as group,
     ):
         for each in agents:
@@ -264,7 +264,7 @@ async def _killed(
         service.child.kill()
         killed_at = time.monotonic()
     await service.start()
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http:
+    async with service.http() as http:
         async with asyncio.TaskGroup() as group:
             for each in agents:
                 group.create_task(each.go_on(http))

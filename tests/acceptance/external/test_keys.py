@@ -7,10 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_external_isolation import operations, tried
-from tests.acceptance.test_external_runs import Agent, client_of, start
+from tests.support.external import Agent, start
+from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.tenants import OPERATOR_KEY
@@ -73,27 +72,23 @@ class State:
     """Statuses of all other operations."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     claude = {"provider": "anthropic", "base_url": running_provider.url}
-    settings = {
+    return {
         **model_settings(running_provider.openai_url),
         "MODELS_NAMED": json.dumps({"claude": {**claude, "model": "c", "api_key": "sk-x"}}),
         "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
 
 
 @pytest.fixture
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
     """Return an admin of a tenant."""
-    async with client_of(service, OPERATOR_KEY) as operator:
+    async with service.http(OPERATOR_KEY) as operator:
         body = {"name": "robot", "scopes": ["admin"], "tenant": "one"}
         key = (await operator.post("/keys", json=body)).raise_for_status().json()["key"]
-    async with client_of(service, key) as opened:
+    async with service.http(key) as opened:
         yield opened
 
 
@@ -197,7 +192,7 @@ async def test_what_a_key_may_do_depends_on_its_run_and_attempt(
     """All operations of the service are tried with the key."""
     state: State = await state_of(http)
     sibling = await start(http)
-    async with client_of(service, state.agent.key) as keyed:
+    async with service.http(state.agent.key) as keyed:
         others = {
             operation: await tried(keyed, operation, state.agent.run_id)
             for operation in await operations(http)

@@ -3,16 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_external_replay import QUICK_RECOVERY
-from tests.acceptance.test_external_runs import Agent, start
+from tests.support.external import QUICK_RECOVERY, Agent, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
@@ -20,28 +17,15 @@ from tests.support.service import ServiceProcess, model_settings
 pytestmark = pytest.mark.req("cw/15.parent")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    settings = model_settings(running_provider.openai_url)
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    return model_settings(running_provider.openai_url)
 
 
 @pytest.fixture
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(service.url) as opened:
+    async with service.http() as opened:
         yield opened
-
-
-@asynccontextmanager
-async def client_of(url: str, key: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(
-        base_url=url, headers=headers, trust_env=False, timeout=150
-    ) as http:
-        yield http
 
 
 def below(agent: Agent) -> Mapping[str, Any]:
@@ -97,7 +81,7 @@ async def test_the_key_of_a_run_creates_children_of_this_run_only(
 ) -> None:
     """The parent is implied. The key creates no other kind, and no children of another run."""
     agent, other = await start(http, run_id="keyed"), await start(http, run_id="keyed-not")
-    async with client_of(service.url, agent.key) as own:
+    async with service.http(agent.key) as own:
         child = await start(own, run_id="keyed-1")
         again = await own.post("/runs", json={"kind": "external", "run_id": "keyed-1"})
         refused = [
@@ -115,7 +99,7 @@ async def test_the_key_of_a_run_creates_children_of_this_run_only(
     assert (again.status_code, again.json()["attempt"]) == (200, 2)
     assert [each.status_code for each in refused] == [422] * 4, [each.text for each in refused]
     assert superseded.status_code == 409, superseded.text
-    async with client_of(service.url, again.json()["access"]["key"]) as own:
+    async with service.http(again.json()["access"]["key"]) as own:
         assert (await own.get("/runs/keyed")).status_code == 403
         assert (await own.get("/runs/keyed-1")).status_code == 200
 
@@ -126,7 +110,7 @@ async def test_a_run_that_is_not_accepted_is_no_child(
     """Otherwise a restarted parent is charged for it, and a run can be its own descendant."""
     parent = await start(http, run_id="once")
     child = await start(http, run_id="once-1", **below(parent))
-    async with client_of(service.url, child.key) as own:
+    async with service.http(child.key) as own:
         taken = await own.post("/runs", json={"kind": "external", "run_id": "once"})
     equal = {"kind": "external", "run_id": "once-2", **below(parent)}
     async with asyncio.TaskGroup() as group:
@@ -210,9 +194,9 @@ async def test_after_the_owner_was_killed_another_process_owns_parent_and_childr
         ServiceProcess(database_url, settings=settings, name="killed") as killed,
         ServiceProcess(database_url, settings=settings, name="one") as one,
         ServiceProcess(database_url, settings=settings, name="two") as two,
-        client_of(killed.url) as before,
-        client_of(one.url) as first,
-        client_of(two.url) as second,
+        killed.http() as before,
+        one.http() as first,
+        two.http() as second,
     ):
         parent = await start(second, run_id="top", budget={"max_llm_calls": 6})
         child = await start(before, run_id="middle", **below(parent))

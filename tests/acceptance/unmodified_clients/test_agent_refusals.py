@@ -14,25 +14,20 @@ from typing import Final
 import httpx
 import pytest
 
-from tests.acceptance.test_agent_charges import MORE_CLIENTS
-from tests.acceptance.test_agent_clients import (
+from tests.support.agent_clients.processes import (
     CLIENTS,
+    MORE_CLIENTS,
     PART,
     WHOLE,
     Client,
     CountingProxy,
     execute,
-    http,
-    proxy,
-    service,
     start,
 )
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 
 pytestmark = pytest.mark.proof
-
-__all__ = ["http", "proxy", "service"]
 
 HALTED: Final = "The run was halted: LLM call limit exceeded: 0 used, limit 0"
 CANCELLED: Final = "The run was cancelled: enough"

@@ -9,35 +9,22 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
-import pytest_asyncio
 
-from tests.acceptance.test_external_runs import OPENAI, Agent, start
+from tests.support.external import OPENAI, QUICK_RECOVERY, Agent, next_attempt, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
 
-QUICK_RECOVERY = {"WORKER_HEARTBEAT_SECONDS": "0.5", "WORKER_STALE_AFTER_SECONDS": "3"}
 
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[ServiceProcess]:
-    settings = {**model_settings(running_provider.openai_url), **QUICK_RECOVERY}
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    return {**model_settings(running_provider.openai_url), **QUICK_RECOVERY}
 
 
 @pytest.fixture
 async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as opened:
+    async with service.http() as opened:
         yield opened
-
-
-async def next_attempt(http: httpx.AsyncClient, agent: Agent, **fields: Any) -> Agent:
-    """Open the next attempt of a run."""
-    body = {"kind": "external", "run_id": agent.run_id, **fields}
-    return Agent(http=http, run=(await http.post("/runs", json=body)).raise_for_status().json())
 
 
 async def texts(agent: Agent, *asked: str, **headers: str) -> list[str]:
@@ -207,7 +194,7 @@ async def test_the_event_names_the_fields_that_differ(
             service = await stack.enter_async_context(
                 ServiceProcess(database_url, settings=settings)
             )
-            http = httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150)
+            http = service.http()
             return service, await stack.enter_async_context(http)
 
         service, http = await opened()
@@ -317,13 +304,13 @@ async def test_a_killed_owner_loses_no_reply_and_repeats_no_call(
     await provider.script("KILLED", [Step(text=text) for text in ("a", "b", "c", "d")])
     settings = {**model_settings(provider.openai_url), **QUICK_RECOVERY}
     async with ServiceProcess(database_url, settings=settings) as killed:
-        async with httpx.AsyncClient(base_url=killed.url, trust_env=False, timeout=150) as http:
+        async with killed.http() as http:
             agent = await start(http, run_id="killed")
             assert await texts(agent, "KILLED", "KILLED") == ["a", "b"]
         killed.child.kill()
     async with (
         ServiceProcess(database_url, settings=settings) as service,
-        httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=150) as http,
+        service.http() as http,
     ):
         access = {**agent.run["access"], "openai_base_url": f"{service.url}/gateway/openai/v1"}
         agent = Agent(http=http, run={**agent.run, "access": access})

@@ -11,32 +11,27 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import pytest_asyncio
 
-from bench.environments import peer_environment
-from tests.acceptance.test_agent_clients import (
-    CHAT,
+from tests.support.agent_clients.processes import (
     CLIENTS,
     MESSAGES,
-    RESPONSES,
+    MORE_CLIENTS,
     Client,
     CountingProxy,
-    codex_command,
     execute,
-    python_command,
     start,
 )
 from tests.support.counted import CountingProvider, cost_of
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import http_client, model_settings
 
 pytestmark = pytest.mark.proof
 
 MODELS: Final = {"small": ("openai", "gpt-5"), "claude": ("anthropic", "claude-sonnet-5")}
-QUESTION: Final = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()[:6_000]
+QUESTION: Final = (Path(__file__).parents[3] / "docs" / "concepts.md").read_text()[:6_000]
 TOKENS_PER_SECOND: Final = 100
 ASSUMED_TOKENS_PER_SECOND: Final = 200
 FIRST_SECONDS: Final = 0.3
@@ -44,42 +39,6 @@ RATIO: Final = (1.0, 1.3)
 NEAR_RATIO: Final = 1.5
 """Near bound of a prompt in relation to its tokens, at most; Claude's newest tokenizer varies."""
 ROUNDING: Final = 1 + 1e-9
-
-
-async def _aider(client: Client, question: str, stream: bool, _: Path) -> Sequence[str]:
-    environment = await peer_environment(*client.packages)
-    options = ("--yes-always", "--no-git", "--no-check-update", "--no-show-model-warnings")
-    pace = "--stream" if stream else "--no-stream"
-    program = environment.python.with_name("aider")
-    return [str(program), "--model", "openai/gpt-5", *options, pace, "--message", question]
-
-
-async def _codex_with_search(_: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
-    command = await codex_command(_, question, stream, folder)
-    return [*command[:-1], "--model", "gpt-5", command[-1]]
-
-
-LITELLM: Final = "litellm==1.110.2"
-MORE_CLIENTS: Final = [
-    *(
-        Client(name=name, api=api, packages=packages, command=python_command)
-        for name, api, packages in (
-            ("langchain_anthropic", MESSAGES, ("langchain-anthropic==1.7.10",)),
-            ("crewai", CHAT, ("crewai==1.15.30", LITELLM)),
-            ("dspy", CHAT, ("dspy==3.4.1", LITELLM)),
-            ("llama_index", CHAT, ("llama-index-llms-openai==0.8.3", "llama-index-core==0.14.25")),
-            ("google_adk", CHAT, ("google-adk==2.13.0", LITELLM)),
-            ("smolagents", CHAT, ("smolagents[openai]==1.26.0",)),
-        )
-    ),
-    Client(name="aider", api=CHAT, packages=("aider-chat==0.86.2",), command=_aider),
-    Client(
-        name="Codex with web search",
-        api=RESPONSES,
-        packages=("codex==0.171.0",),
-        command=_codex_with_search,
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,33 +76,22 @@ async def counting() -> AsyncIterator[CountingProvider]:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(
-    module_database_url: str, counting: CountingProvider
-) -> AsyncIterator[ServiceProcess]:
+@pytest.fixture(scope="module")
+def service_settings(counting: CountingProvider) -> dict[str, str]:
     named = {
         name: {"provider": provider, "model": model, "base_url": counting.base_urls[provider]}
         for name, (provider, model) in MODELS.items()
     }
-    settings = {
+    return {
         **model_settings(counting.base_urls["openai"]),
         "MODELS_SMALL_MODEL": MODELS["small"][1],
         "MODELS_NAMED": json.dumps({"claude": {**named["claude"], "api_key": "sk-x"}}),
     }
-    async with ServiceProcess(module_database_url, settings=settings) as running:
-        yield running
-
-
-@pytest.fixture
-async def proxy(service: ServiceProcess) -> AsyncIterator[CountingProxy]:
-    at = urlsplit(service.url)
-    async with CountingProxy((str(at.hostname), at.port or 0)) as opened:
-        yield opened
 
 
 @pytest.fixture
 async def http(proxy: CountingProxy) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=proxy.url, trust_env=False, timeout=150) as opened:
+    async with http_client(proxy.url) as opened:
         yield opened
 
 
