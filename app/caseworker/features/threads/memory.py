@@ -1,0 +1,90 @@
+"""Branches that a process remembers, so that a turn of a long chat does not read all messages.
+
+A remembered branch belongs to a thread with a number of erasures. Texts of messages change only by
+erasures, so the branch is current as long as the thread still has that number. The statement that
+stores the next run checks it once more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from cachetools import LRUCache
+
+from caseworker.features.threads.answers import StoredAnswer
+from caseworker.models.ports import Message
+from caseworker.nodes.chat import ChatInput
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Maximum size, in bytes, of the texts of all branches that a process remembers, at four bytes a
+character."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    """The state of a thread in which the texts of its messages are known."""
+
+    created_at: datetime | None
+    """Distinguishes threads that had the same ID one after the other."""
+    erasures: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBranch:
+    """The messages that the answer to a message receives."""
+
+    state: ThreadState
+    leaf: str | None
+    """ID of the message that is answered; None before the first message of a thread."""
+    messages: tuple[Message, ...] = ()
+    without: tuple[str, ...] = ()
+    """IDs of the answers in the branch that had no text yet."""
+    size_bytes: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no answer called tools. Only the newest calls belong to a history."""
+        return not any(one.role == "tool" or one.tool_calls for one in self.messages)
+
+    def followed_by(self, answer: StoredAnswer | None, question: str) -> Sequence[Message] | None:
+        """Return the messages for the next question; None if they must be read.
+
+        ``answer`` is the answer to the leaf; None before the first message.
+        """
+        if not self.is_plain or (answer is not None and answer.calls != ()):
+            return None
+        text = None if answer is None else answer.content
+        new = [] if not text else [Message(role="assistant", content=text)]
+        return [*self.messages, *new, Message(role="user", content=question)]
+
+
+class BranchMemory:
+    """Remembers one branch of each of the threads that were used last."""
+
+    def __init__(self) -> None:
+        self._branches = LRUCache[tuple[str, str], KnownBranch](
+            MAX_BYTES, getsizeof=lambda branch: branch.size_bytes + 1
+        )
+
+    def branch(
+        self, tenant: str, thread_id: str, state: ThreadState, leaf: str | None
+    ) -> KnownBranch | None:
+        """Return the remembered branch to a leaf; None if it is unknown or out of date."""
+        known = self._branches.get((tenant, thread_id))
+        return known if known is not None and (known.state, known.leaf) == (state, leaf) else None
+
+    def remember(self, tenant: str, chat: ChatInput, state: ThreadState) -> None:
+        """Remember the messages of a chat with a leaf."""
+        size = sum(4 * len(one.content) for one in chat.messages)
+        if size < MAX_BYTES:
+            branch = KnownBranch(state, chat.leaf, chat.messages, chat.without, size)
+            self._branches[tenant, chat.thread_id] = branch
+
+
+def numbered(history: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages with their positions in the branch."""
+    return tuple(
+        message if message.branch_index == at else replace(message, branch_index=at)
+        for at, message in enumerate(history)
+    )
