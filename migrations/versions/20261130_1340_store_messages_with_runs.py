@@ -18,7 +18,10 @@ down_revision = "20261130_1330"
 branch_labels = None
 depends_on = None
 
-COLUMN = "ALTER TABLE threads ADD COLUMN erasures bigint NOT NULL DEFAULT 0"
+COLUMNS = (
+    "ALTER TABLE threads ADD COLUMN erasures bigint NOT NULL DEFAULT 0",
+    "ALTER TABLE calls ADD COLUMN answer_of text",
+)
 
 STORE = """
 CREATE FUNCTION caseworker_store_reply() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -47,6 +50,92 @@ CREATE TRIGGER runs_store_reply BEFORE INSERT ON runs FOR EACH ROW
 WHEN (NEW.request #> '{chat,reply}' IS NOT NULL) EXECUTE FUNCTION caseworker_store_reply()
 """
 
+QUESTION, ANSWER = """'{"text_of":"question"}'""", """'{"text_of":"answer"}'"""
+QUESTION_OF = "to_json({}.request #>> '{{inputs,default}}')::text"
+ANSWER_OF = "to_json({}.result #>> ARRAY['outputs', {}, 'result', 'raw_content'])::text"
+
+SHORTEN = f"""
+CREATE FUNCTION caseworker_shorten_calls(run runs, step text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    question text := {QUESTION_OF.format("run")};
+    answer text := {ANSWER_OF.format("run", "step")};
+BEGIN
+    IF octet_length(question) > 100 IS NOT TRUE THEN
+        question := chr(1); -- is in no JSON
+    END IF;
+    IF octet_length(answer) > 100 IS NOT TRUE THEN
+        answer := chr(1);
+    END IF;
+    UPDATE calls c SET answer_of = step,
+        value = replace(replace(c.value::text, question, {QUESTION}), answer, {ANSWER})::json
+    WHERE c.tenant_id = run.tenant_id AND c.run_id = run.run_id AND c.outcome = 'result'
+        AND (starts_with(c.call_key, 'step:') OR starts_with(c.call_key, step || '/'))
+        AND octet_length(c.value::text) < 65536
+        AND (strpos(c.value::text, question) > 0 OR strpos(c.value::text, answer) > 0)
+        AND strpos(c.value::text, question || ':') = 0 AND strpos(c.value::text, answer || ':') = 0
+        AND strpos(c.value::text, '{{"text_of":') = 0;
+END $$
+"""  # noqa: S608
+"""Replaces the texts of the question and the answer in the values of calls, outside of keys.
+
+``step`` is the last step of the graph. The values are small, so this takes less than the end of the
+run itself."""
+
+STORE_ANSWER = """
+CREATE OR REPLACE FUNCTION caseworker_store_answer() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    last_steps jsonb;
+BEGIN
+    UPDATE messages m SET answer = caseworker_answer(NEW, m.ends)
+    WHERE m.tenant_id = NEW.tenant_id AND m.run_id = NEW.run_id AND m.run_erased_at IS NULL
+        AND m.thread_id = NEW.request #>> '{chat,thread_id}'
+    RETURNING m.ends INTO last_steps;
+    IF jsonb_array_length(last_steps) = 1 THEN
+        PERFORM caseworker_shorten_calls(NEW, last_steps ->> 0);
+    END IF;
+    DELETE FROM kept_messages WHERE tenant_id = NEW.tenant_id AND run_id = NEW.run_id;
+    RETURN NULL;
+END $$
+"""
+
+STORE_ANSWER_BEFORE = """
+CREATE OR REPLACE FUNCTION caseworker_store_answer() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE messages m SET answer = caseworker_answer(NEW, m.ends)
+    WHERE m.tenant_id = NEW.tenant_id AND m.run_id = NEW.run_id AND m.run_erased_at IS NULL
+        AND m.thread_id = NEW.request #>> '{chat,thread_id}';
+    DELETE FROM kept_messages WHERE tenant_id = NEW.tenant_id AND run_id = NEW.run_id;
+    RETURN NULL;
+END $$
+"""
+
+WHOLE = f"""
+CREATE FUNCTION caseworker_whole_value(value json, step text, of_tenant text, of_run text)
+RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT replace(replace(value::text, {QUESTION}, coalesce({QUESTION_OF.format("r")}, 'null')),
+        {ANSWER}, coalesce({ANSWER_OF.format("r", "step")}, 'null'))::json
+    FROM runs r WHERE r.tenant_id = of_tenant AND r.run_id = of_run
+$$
+"""  # noqa: S608
+
+VALUE = "calls.value,"
+WHOLE_VALUE = """CASE WHEN calls.answer_of IS NULL THEN calls.value ELSE caseworker_whole_value(
+    calls.value, calls.answer_of, calls.tenant_id, calls.run_id) END AS value,"""
+ANY_WHOLE_VALUE = r"CASE\s+WHEN \(calls\.answer_of IS NULL\).*?END AS value,"
+
+CHANGE_VIEW = """
+DO $do$ BEGIN EXECUTE (
+    SELECT 'CREATE OR REPLACE VIEW journal WITH (security_invoker = true) AS '
+        || regexp_replace(pg_get_viewdef('journal'::regclass), $b${}$b$, $a${}$a$)
+); END $do$
+"""
+
+RESTORE = """
+UPDATE calls c SET value = j.value, answer_of = NULL FROM journal j
+WHERE c.answer_of IS NOT NULL AND j.tenant_id = c.tenant_id AND j.run_id = c.run_id
+    AND j.seq = c.seq
+"""
+
 LOCKED = """ORDER BY tenant_id, thread_id FOR UPDATE;"""
 COUNTED = f"""{LOCKED}
     UPDATE threads SET erasures = erasures + 1
@@ -63,9 +152,9 @@ DO $do$ BEGIN EXECUTE (
 
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
-    op.execute(COLUMN)
-    op.execute(STORE)
-    op.execute(STORE_REPLIES)
+    for statement in (*COLUMNS, STORE, STORE_REPLIES, SHORTEN, STORE_ANSWER, WHOLE):
+        op.execute(statement)
+    op.execute(CHANGE_VIEW.format(VALUE.replace(".", r"\."), WHOLE_VALUE))
     op.execute(CHANGE.format(LOCKED, COUNTED))
 
 
@@ -74,4 +163,10 @@ def downgrade() -> None:
     op.execute(CHANGE.format(COUNTED, LOCKED))
     op.execute("DROP TRIGGER runs_store_reply ON runs")
     op.execute("DROP FUNCTION caseworker_store_reply()")
+    op.execute(STORE_ANSWER_BEFORE)
+    op.execute("DROP FUNCTION caseworker_shorten_calls(runs, text)")
+    op.execute(RESTORE)
+    op.execute(CHANGE_VIEW.format(ANY_WHOLE_VALUE, VALUE))
+    op.execute("DROP FUNCTION caseworker_whole_value(json, text, text, text)")
+    op.execute("ALTER TABLE calls DROP COLUMN answer_of")
     op.execute("ALTER TABLE threads DROP COLUMN erasures")

@@ -52,9 +52,13 @@ class KnownBranch:
 
         ``answer`` is the answer to the leaf; None before the first message.
         """
-        if not self.is_plain or (answer is not None and answer.calls != ()):
+        if not self.is_plain:
             return None
-        text = None if answer is None else answer.content
+        text = None
+        if answer is not None:
+            if answer.calls is None or answer.calls:
+                return None
+            text = answer.content
         new = [] if not text else [Message(role="assistant", content=text)]
         return [*self.messages, *new, Message(role="user", content=question)]
 
