@@ -75,7 +75,7 @@ BEGIN
         AND strpos(c.value::text, question || ':') = 0 AND strpos(c.value::text, answer || ':') = 0
         AND strpos(c.value::text, '{{"text_of":') = 0;
 END $$
-"""  # noqa: S608
+"""
 """Replaces the texts of the question and the answer in the values of calls, outside of keys.
 
 ``step`` is the last step of the graph. The values are small, so this takes less than the end of the
@@ -116,7 +116,7 @@ RETURNS json LANGUAGE sql STABLE AS $$
         {ANSWER}, coalesce({ANSWER_OF.format("r", "step")}, 'null'))::json
     FROM runs r WHERE r.tenant_id = of_tenant AND r.run_id = of_run
 $$
-"""  # noqa: S608
+"""
 
 VALUE = "calls.value,"
 WHOLE_VALUE = """CASE WHEN calls.answer_of IS NULL THEN calls.value ELSE caseworker_whole_value(
