@@ -69,6 +69,8 @@ BEGIN
     UPDATE calls c SET answer_of = step,
         value = replace(replace(c.value::text, question, {QUESTION}), answer, {ANSWER})::json
     WHERE c.tenant_id = run.tenant_id AND c.run_id = run.run_id AND c.outcome = 'result'
+        AND (c.seq <= 20 OR c.seq > (SELECT max(seq) - 20 FROM calls
+            WHERE tenant_id = run.tenant_id AND run_id = run.run_id))
         AND (starts_with(c.call_key, 'step:') OR starts_with(c.call_key, step || '/'))
         AND octet_length(c.value::text) < 65536
         AND (strpos(c.value::text, question) > 0 OR strpos(c.value::text, answer) > 0)
@@ -78,8 +80,8 @@ END $$
 """
 """Replaces the texts of the question and the answer in the values of calls, outside of keys.
 
-``step`` is the last step of the graph. The values are small, so this takes less than the end of the
-run itself."""
+``step`` is the last step of the graph. The first calls of a run are its steps, and one of the last
+calls is the one that answered, so the rest of a long run is not read."""
 
 STORE_ANSWER = """
 CREATE OR REPLACE FUNCTION caseworker_store_answer() RETURNS trigger LANGUAGE plpgsql AS $$
