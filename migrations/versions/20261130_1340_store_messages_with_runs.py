@@ -31,8 +31,13 @@ DECLARE
     outcome text := caseworker_add_messages(
         NEW.tenant_id, of_thread, (reply -> 'messages')::json, (reply ->> 'limit')::integer);
 BEGIN
-    IF outcome = 'added' AND reply ->> 'erasures' <> (SELECT erasures::text FROM threads
-        WHERE tenant_id = NEW.tenant_id AND thread_id = of_thread)
+    IF outcome = 'added' AND (
+        reply ->> 'erasures' <> (SELECT erasures::text FROM threads
+            WHERE tenant_id = NEW.tenant_id AND thread_id = of_thread)
+        OR reply ->> 'newest' IS DISTINCT FROM (SELECT message_id FROM messages
+            WHERE tenant_id = NEW.tenant_id AND thread_id = of_thread
+            ORDER BY seq DESC LIMIT 1 OFFSET jsonb_array_length(reply -> 'messages'))
+            AND reply ? 'newest')
     THEN
         outcome := 'changed';
     END IF;
@@ -43,7 +48,9 @@ BEGIN
     RETURN NEW;
 END $$
 """
-"""Stores the messages of a new run. The insert itself finds out about a run with the same ID."""
+"""Stores the messages of a new run. The insert itself finds out about a run with the same ID.
+
+If the run states the newest message of the thread, it is refused if another one has followed."""
 
 STORE_REPLIES = """
 CREATE TRIGGER runs_store_reply BEFORE INSERT ON runs FOR EACH ROW

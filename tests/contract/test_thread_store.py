@@ -14,6 +14,7 @@ from caseworker.features.threads.thread import (
     MessageNotFoundError,
     Role,
     Thread,
+    ThreadChangedError,
     ThreadConflictError,
     ThreadFullError,
     ThreadMessage,
@@ -229,6 +230,29 @@ async def test_a_process_remembers_a_branch_until_one_of_its_texts_is_erased(
     assert (changed.accepted.created, texts(changed.accepted.run)) == (True, [])
     assert after.history is not None
     assert [one.content for one in after.history] == ["Hello", "And?", "So?", "Then?"]
+
+
+async def test_a_turn_that_was_planned_from_memory_is_refused_if_another_one_came_first(
+    opened: Opened,
+) -> None:
+    """It is stored without reading the thread if its parent is still the newest message."""
+    mine, chats = await opened.begin(), opened.chats
+    first = await say(opened, mine, "Hello", "r1")
+    await end(opened, "r1")
+    await chats.with_siblings(mine, [first.assistant])
+    late, turn = [chats.remembered(MINE, "t", content) for content in ("Late", "And?")]
+    assert late is not None
+    assert turn is not None
+    second = await chats.answer(*turn, answering("r2", "And?"), ["a"])
+    with pytest.raises(ThreadChangedError):
+        await chats.answer(*late, answering("r3", "Late"), ["a"])
+
+    assert second.user is not None
+    assert second.user.parent_id == first.assistant.message_id
+    assert (late[0], [one.content for one in turn[1].history or ()]) == (mine, ["Hello", "And?"])
+    assert len(await opened.threads.messages(MINE, "t")) == 4
+    assert await opened.runs.get(new_run("r3").key) is None
+    assert chats.remembered(MINE, "t", "And?") is None
 
 
 async def test_a_deleted_thread_leaves_its_runs(opened: Opened) -> None:

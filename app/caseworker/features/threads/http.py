@@ -1,6 +1,7 @@
 """Routes for threads: create, send, edit, retry, continue, cancel and read."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -26,6 +27,7 @@ from caseworker.features.threads.thread import (
     MessageTree,
     Role,
     Thread,
+    ThreadChangedError,
     ThreadConflictError,
     ThreadFullError,
     ThreadMessage,
@@ -55,6 +57,7 @@ from caseworker.runs.http.runs import answer_of, awaited, view_for
 from caseworker.runs.http.views import CancelReceipt, RunView
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey
+from caseworker.runs.service import new_run_id
 
 THREAD_NOT_FOUND = ProblemType(
     slug="thread-not-found",
@@ -442,15 +445,25 @@ class _Action:
         return (await self._answered(thread_id))[1].accepted
 
     async def _answered(self, thread_id: str) -> tuple[Thread, StoredReply]:
+        tenant = self.request.caller.tenant
+        known = None
+        if isinstance(self.body, MessageBody) and self.at is None and self._is_new:
+            chats = self.request.service(Chats)
+            known = chats.remembered(tenant, thread_id, self.body.content)
+        if known is not None:
+            with suppress(ThreadChangedError):
+                return known[0], await self._stored_new(*known)
+        return await self._read_and_answered(thread_id)
+
+    async def _read_and_answered(self, thread_id: str) -> tuple[Thread, StoredReply]:
         request, body, tenant = self.request, self.body, self.request.caller.tenant
         thread, place = await request.service(Chats).place(tenant, thread_id, self.at)
         chats, admission = request.service(Chats), request.service(ThreadAdmission)
+        if self._is_new:
+            return thread, await self._stored_new(thread, await self.turn(thread, place))
         key = idempotency_key(request.headers)
         run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
         hashed = hash_of(self.name, self.message_id, body)
-        if body.run_id is None and key is None:
-            turn = await self.turn(thread, place)
-            return thread, await self._store(thread, turn, run_key, hashed)
         earlier = await chats.earlier(thread, run_key.run_id, hashed)
         if isinstance(earlier, StoredReply):
             return thread, earlier
@@ -462,6 +475,15 @@ class _Action:
             if not isinstance(earlier, StoredReply):
                 raise
             return thread, earlier  # a concurrent duplicate was stored first
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether no earlier request can have been the same one."""
+        return self.body.run_id is None and idempotency_key(self.request.headers) is None
+
+    async def _stored_new(self, thread: Thread, turn: PlannedReply) -> StoredReply:
+        hashed = hash_of(self.name, self.message_id, self.body)
+        return await self._store(thread, turn, RunKey(thread.tenant, new_run_id()), hashed)
 
     async def _store(
         self, thread: Thread, turn: PlannedReply, run_key: RunKey, hashed: str

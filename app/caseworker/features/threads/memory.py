@@ -13,6 +13,7 @@ from typing import Final
 from cachetools import LRUCache
 
 from caseworker.features.threads.answers import StoredAnswer
+from caseworker.features.threads.thread import Thread
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
 
@@ -41,6 +42,11 @@ class KnownBranch:
     without: tuple[str, ...] = ()
     """IDs of the answers in the branch that had no text yet."""
     size_bytes: int = 0
+    thread: Thread | None = None
+    """The thread; None if it was not read with the branch."""
+    answer_id: str | None = None
+    """ID of the message that answered the leaf; None if it is unknown."""
+    answer: StoredAnswer | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -78,12 +84,34 @@ class BranchMemory:
         known = self._branches.get((tenant, thread_id))
         return known if known is not None and (known.state, known.leaf) == (state, leaf) else None
 
-    def remember(self, tenant: str, chat: ChatInput, state: ThreadState) -> None:
+    def answered(self, tenant: str, thread_id: str) -> KnownBranch | None:
+        """Return the remembered branch of a thread, if its answer is known; maybe out of date."""
+        known = self._branches.get((tenant, thread_id))
+        return None if known is None or known.thread is None or known.answer is None else known
+
+    def remember(
+        self, tenant: str, chat: ChatInput, state: ThreadState, thread: Thread | None = None
+    ) -> None:
         """Remember the messages of a chat with a leaf."""
         size = sum(4 * len(one.content) for one in chat.messages)
         if size < MAX_BYTES:
-            branch = KnownBranch(state, chat.leaf, chat.messages, chat.without, size)
+            branch = KnownBranch(state, chat.leaf, chat.messages, chat.without, size, thread)
             self._branches[tenant, chat.thread_id] = branch
+
+    def note_answer(
+        self, thread: Thread, leaf: str | None, message_id: str, answer: StoredAnswer
+    ) -> None:
+        """Remember the answer to a leaf, if it is that of the remembered branch."""
+        key = thread.tenant, thread.thread_id
+        known = self._branches.get(key)
+        if known is not None and known.thread is not None and known.leaf == leaf:
+            self._branches[key] = replace(known, answer_id=message_id, answer=answer)
+
+    def forget_answer(self, thread: Thread) -> None:
+        """Forget the answer of the remembered branch, because another message has followed it."""
+        key = thread.tenant, thread.thread_id
+        if (known := self._branches.get(key)) is not None:
+            self._branches[key] = replace(known, answer_id=None, answer=None)
 
 
 def numbered(history: Sequence[Message]) -> tuple[Message, ...]:

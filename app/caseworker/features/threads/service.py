@@ -58,6 +58,8 @@ class PlannedReply:
     unknown. Then the whole thread is smaller than the limits of a branch."""
     state: ThreadState | None = None
     """State of the thread in which ``history`` is known; None without a history."""
+    newest: str | None = None
+    """ID of the newest message of the thread, if the plan is only valid as long as it is."""
     without: Sequence[str] = ()
     """IDs of the answers in the branch that have no text yet."""
     goes_on: ThreadMessage | None = None
@@ -135,6 +137,10 @@ class Chats:
             raise MessageNotFoundError(missing[0])
         stored = [dict(displayed[one]) for one in ids]
         siblings = [one.pop("siblings") for one in stored]
+        for message, one in zip(present, stored, strict=True):
+            if (answer := one.pop("answer")) is not None:
+                leaf, memory = message.parent_id, self.store.branches.memory
+                memory.note_answer(thread, leaf, message.message_id, answer)
         with_fields = [replace(one, **more) for one, more in zip(present, stored, strict=True)]
         return list(zip(with_fields, siblings, strict=True))
 
@@ -159,6 +165,28 @@ class Chats:
         leaf = None if place.message is None else place.message.message_id
         known = self._known(thread, place, content)
         return known or await self._planned_reply(thread, place, leaf, content)
+
+    def remembered(
+        self, tenant: str, thread_id: str, content: str
+    ) -> tuple[Thread, PlannedReply] | None:
+        """Plan the answer to a new message without reading the thread, if this process knows it.
+
+        To store the answer fails if the thread has changed.
+        """
+        known = self.store.branches.memory.answered(tenant, thread_id)
+        history = None if known is None else known.followed_by(known.answer, content)
+        if known is None or known.thread is None or history is None:
+            return None
+        plan = PlannedReply(
+            parent_id=known.answer_id,
+            content=content,
+            question=content,
+            history=history,
+            state=known.state,
+            without=known.without,
+            newest=known.answer_id,
+        )
+        return known.thread, plan
 
     def _known(self, thread: Thread, place: Place, content: str) -> PlannedReply | None:
         """Plan the answer to a new message, if this process knows the messages before it."""
@@ -282,6 +310,7 @@ class Chats:
             ThreadNotFoundError, MessageNotFoundError: the thread or parent was deleted in the
                 meantime.
             ThreadFullError: the thread has reached its message limit.
+            ThreadChangedError: ``turn`` was planned without reading the thread, which has changed.
         """
         work = self._answer(thread, turn, new, ends)
         return await shielded(work, grace_seconds=ACCEPT_GRACE_SECONDS)
@@ -342,6 +371,8 @@ class Chats:
             if turn.state is not None and turn.history is not None:
                 reply["erasures"] = turn.state.erasures
                 chat = replace(chat, messages=numbered(turn.history))
+            if turn.newest is not None:
+                reply["newest"] = turn.newest
         try:
             accepted = await self._runs.accept(_with_chat(new, chat))
         except Exception as error:
@@ -349,12 +380,15 @@ class Chats:
                 raise
             if not isinstance(refusal, ThreadChangedError):
                 raise refusal from None
+            self.store.branches.memory.forget_answer(thread)
+            if turn.newest is not None:
+                raise refusal from None
             # A text was erased after the branch was read; the run reads what is left of it.
             del reply["erasures"]
             accepted = await self._runs.accept(_with_chat(new, replace(chat, messages=())))
         else:
             if accepted.created and chat.messages and turn.state is not None:
-                self.store.branches.memory.remember(thread.tenant, chat, turn.state)
+                self.store.branches.memory.remember(thread.tenant, chat, turn.state, thread)
         assistant = replace(assistant, status=accepted.run.status)
         return StoredReply(user=user, assistant=assistant, accepted=accepted)
 

@@ -302,9 +302,10 @@ class PostgresThreads:
     async def displayed(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return the fields of :meth:`contents`, ``created_at`` and ``siblings`` by message ID.
+        """Return the fields of :meth:`contents`, and further ones, by message ID.
 
-        ``siblings`` are the IDs of all messages with the same parent and role, oldest first.
+        These are ``created_at``, ``answer`` (the stored answer, or None), and ``siblings``: the IDs
+        of all messages with the same parent and role, oldest first.
         """
         parameters = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
         rows = await read_rows(self._engines.work, _DISPLAYED, parameters, tenant=tenant)
@@ -312,6 +313,7 @@ class PostgresThreads:
             row["message_id"]: {
                 **_content(row),
                 **{name: row[name] for name in ("created_at", "siblings")},
+                "answer": None if row["answer"] is None else StoredAnswer.of_json(row["answer"]),
             }
             for row in rows
         }
