@@ -445,20 +445,14 @@ class _Action:
         return (await self._answered(thread_id))[1].accepted
 
     async def _answered(self, thread_id: str) -> tuple[Thread, StoredReply]:
-        tenant = self.request.caller.tenant
-        known = None
-        if isinstance(self.body, MessageBody) and self.at is None and self._is_new:
-            chats = self.request.service(Chats)
-            known = chats.remembered(tenant, thread_id, self.body.content)
-        if known is not None:
-            with suppress(ThreadChangedError):
-                return known[0], await self._stored_new(*known)
-        return await self._read_and_answered(thread_id)
-
-    async def _read_and_answered(self, thread_id: str) -> tuple[Thread, StoredReply]:
         request, body, tenant = self.request, self.body, self.request.caller.tenant
-        thread, place = await request.service(Chats).place(tenant, thread_id, self.at)
         chats, admission = request.service(Chats), request.service(ThreadAdmission)
+        if isinstance(body, MessageBody) and body.parent_id is None and self._is_new:
+            planned = chats.remembered(tenant, thread_id, body.content)
+            if planned is not None:
+                with suppress(ThreadChangedError):
+                    return planned[0], await self._stored_new(*planned)
+        thread, place = await chats.place(tenant, thread_id, self.at)
         if self._is_new:
             return thread, await self._stored_new(thread, await self.turn(thread, place))
         key = idempotency_key(request.headers)

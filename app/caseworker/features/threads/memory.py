@@ -81,13 +81,17 @@ class BranchMemory:
         self, tenant: str, thread_id: str, state: ThreadState, leaf: str | None
     ) -> KnownBranch | None:
         """Return the remembered branch to a leaf; None if it is unknown or out of date."""
-        known = self._branches.get((tenant, thread_id))
-        return known if known is not None and (known.state, known.leaf) == (state, leaf) else None
+        branch = self._branches.get((tenant, thread_id))
+        if branch is None or (branch.state, branch.leaf) != (state, leaf):
+            return None
+        return branch
 
     def answered(self, tenant: str, thread_id: str) -> KnownBranch | None:
         """Return the remembered branch of a thread, if its answer is known; maybe out of date."""
-        known = self._branches.get((tenant, thread_id))
-        return None if known is None or known.thread is None or known.answer is None else known
+        branch = self._branches.get((tenant, thread_id))
+        if branch is None or branch.thread is None or branch.answer is None:
+            return None
+        return branch
 
     def remember(
         self, tenant: str, chat: ChatInput, state: ThreadState, thread: Thread | None = None
@@ -103,15 +107,15 @@ class BranchMemory:
     ) -> None:
         """Remember the answer to a leaf, if it is that of the remembered branch."""
         key = thread.tenant, thread.thread_id
-        known = self._branches.get(key)
-        if known is not None and known.thread is not None and known.leaf == leaf:
-            self._branches[key] = replace(known, answer_id=message_id, answer=answer)
+        branch = self._branches.get(key)
+        if branch is not None and branch.thread is not None and branch.leaf == leaf:
+            self._branches[key] = replace(branch, answer_id=message_id, answer=answer)
 
     def forget_answer(self, thread: Thread) -> None:
         """Forget the answer of the remembered branch, because another message has followed it."""
         key = thread.tenant, thread.thread_id
-        if (known := self._branches.get(key)) is not None:
-            self._branches[key] = replace(known, answer_id=None, answer=None)
+        if (branch := self._branches.get(key)) is not None:
+            self._branches[key] = replace(branch, answer_id=None, answer=None)
 
 
 def numbered(history: Sequence[Message]) -> tuple[Message, ...]:

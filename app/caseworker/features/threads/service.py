@@ -163,8 +163,8 @@ class Chats:
             message = "This is a user message. Answer, edit or retry it instead."
             raise InvalidRunError("parent_id", message)
         leaf = None if place.message is None else place.message.message_id
-        known = self._known(thread, place, content)
-        return known or await self._planned_reply(thread, place, leaf, content)
+        planned = self._from_memory(thread, place, content)
+        return planned or await self._planned_reply(thread, place, leaf, content)
 
     def remembered(
         self, tenant: str, thread_id: str, content: str
@@ -173,32 +173,32 @@ class Chats:
 
         To store the answer fails if the thread has changed.
         """
-        known = self.store.branches.memory.answered(tenant, thread_id)
-        history = None if known is None else known.followed_by(known.answer, content)
-        if known is None or known.thread is None or history is None:
+        branch = self.store.branches.memory.answered(tenant, thread_id)
+        history = None if branch is None else branch.followed_by(branch.answer, content)
+        if branch is None or branch.thread is None or history is None:
             return None
         plan = PlannedReply(
-            parent_id=known.answer_id,
+            parent_id=branch.answer_id,
             content=content,
             question=content,
             history=history,
-            state=known.state,
-            without=known.without,
-            newest=known.answer_id,
+            state=branch.state,
+            without=branch.without,
+            newest=branch.answer_id,
         )
-        return known.thread, plan
+        return branch.thread, plan
 
-    def _known(self, thread: Thread, place: Place, content: str) -> PlannedReply | None:
+    def _from_memory(self, thread: Thread, place: Place, content: str) -> PlannedReply | None:
         """Plan the answer to a new message, if this process knows the messages before it."""
         parent, state = place.message, place.state
-        known: KnownBranch | None = KnownBranch(state, None)
+        branch: KnownBranch | None = KnownBranch(state, None)
         if parent is not None:
             if place.answer is None or not parent.settled:
                 return None
             memory = self.store.branches.memory
-            known = memory.branch(thread.tenant, thread.thread_id, state, parent.parent_id)
-        history = None if known is None else known.followed_by(place.answer, content)
-        if known is None or history is None:
+            branch = memory.branch(thread.tenant, thread.thread_id, state, parent.parent_id)
+        history = None if branch is None else branch.followed_by(place.answer, content)
+        if branch is None or history is None:
             return None
         return PlannedReply(
             parent_id=None if parent is None else parent.message_id,
@@ -206,7 +206,7 @@ class Chats:
             question=content,
             history=history,
             state=state,
-            without=known.without,
+            without=branch.without,
         )
 
     async def editing(
