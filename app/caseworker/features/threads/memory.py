@@ -18,8 +18,10 @@ from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size, in bytes, of the texts of all branches that a process remembers, at four bytes a
+"""Maximum estimated size, in bytes, of all branches that a process remembers, at four bytes a
 character."""
+BYTES_OF_MESSAGE: Final = 512
+"""Estimated size of a message without its text, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class KnownBranch:
     size_bytes: int = 0
     thread: Thread | None = None
     """The thread; None if it was not read with the branch."""
+    thread_bytes: int = 0
+    """Estimated size of the thread in bytes."""
     answer_id: str | None = None
     """ID of the message that answered the leaf; None if it is unknown."""
     answer: StoredAnswer | None = None
@@ -74,7 +78,7 @@ class BranchMemory:
 
     def __init__(self) -> None:
         self._branches = LRUCache[tuple[str, str], KnownBranch](
-            MAX_BYTES, getsizeof=lambda branch: branch.size_bytes + 1
+            MAX_BYTES, getsizeof=lambda branch: branch.size_bytes
         )
 
     def branch(
@@ -97,10 +101,15 @@ class BranchMemory:
         self, tenant: str, chat: ChatInput, state: ThreadState, thread: Thread | None = None
     ) -> None:
         """Remember the messages of a chat with a leaf."""
-        size = sum(4 * len(one.content) for one in chat.messages)
+        before, thread_bytes = self._branches.get((tenant, chat.thread_id)), 0
+        if thread is not None:
+            is_same = before is not None and before.thread is thread
+            thread_bytes = before.thread_bytes if before and is_same else 4 * len(repr(thread))
+        size = thread_bytes + sum(BYTES_OF_MESSAGE + 4 * len(one.content) for one in chat.messages)
         if size < MAX_BYTES:
-            branch = KnownBranch(state, chat.leaf, chat.messages, chat.without, size, thread)
-            self._branches[tenant, chat.thread_id] = branch
+            self._branches[tenant, chat.thread_id] = KnownBranch(
+                state, chat.leaf, chat.messages, chat.without, size, thread, thread_bytes
+            )
 
     def note_answer(
         self, thread: Thread, leaf: str | None, message_id: str, answer: StoredAnswer
