@@ -219,6 +219,9 @@ async def test_a_process_remembers_a_branch_until_one_of_its_texts_is_erased(
     changed = await opened.chats.answer(mine, late, answering("r3", "So?"), ["a"])
     await end(opened, "r3")
     after = await planned(opened.chats, "saying", mine, content="Then?", parent_id=None)
+    odd = await opened.chats.answer(
+        mine, replace(after, content="\0"), answering("r4", "\0"), ["a"]
+    )
 
     def texts(run: Run) -> list[str]:
         chat = run.request.chat
@@ -228,6 +231,7 @@ async def test_a_process_remembers_a_branch_until_one_of_its_texts_is_erased(
     assert texts(known.accepted.run) == ["Hello", "And?"]
     assert late.state is not None
     assert (changed.accepted.created, texts(changed.accepted.run)) == (True, [])
+    assert texts(odd.accepted.run) == [], "the database stores another text"
     assert after.history is not None
     assert [one.content for one in after.history] == ["Hello", "And?", "So?", "Then?"]
 

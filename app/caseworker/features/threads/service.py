@@ -35,6 +35,7 @@ from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.chat import ChatInput
 from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError
 from caseworker.runs.ports import Accepted, CancelStatus
+from caseworker.runs.references import is_storable
 from caseworker.runs.run import TERMINAL, NewRun, Run, RunStatus
 from caseworker.runs.service import ACCEPT_GRACE_SECONDS, RunService
 
@@ -368,7 +369,8 @@ class Chats:
         chat = replace(cast("ChatInput", new.request.chat), reply=reply)
         if turn.goes_on is None:
             chat = replace(chat, leaf=assistant.parent_id, without=tuple(turn.without))
-            if turn.state is not None and turn.history is not None:
+            is_read_back = turn.content is None or is_storable(turn.content)
+            if turn.state is not None and turn.history is not None and is_read_back:
                 reply["erasures"] = turn.state.erasures
                 chat = replace(chat, messages=numbered(turn.history))
             if turn.newest is not None:
