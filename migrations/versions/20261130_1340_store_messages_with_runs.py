@@ -147,8 +147,14 @@ WHERE c.answer_of IS NOT NULL AND j.tenant_id = c.tenant_id AND j.run_id = c.run
 
 LOCKED = """ORDER BY tenant_id, thread_id FOR UPDATE;"""
 COUNTED = f"""{LOCKED}
-    UPDATE threads SET erasures = erasures + 1
-    WHERE (tenant_id, thread_id) IN (SELECT tenant_id, thread_id FROM gone);"""
+    DECLARE
+        changed_in record;
+    BEGIN
+        FOR changed_in IN SELECT DISTINCT tenant_id, thread_id FROM gone LOOP
+            UPDATE threads SET erasures = erasures + 1 WHERE tenant_id = changed_in.tenant_id
+                AND thread_id = changed_in.thread_id;
+        END LOOP;
+    END;"""
 
 CHANGE = """
 DO $do$ BEGIN EXECUTE (
