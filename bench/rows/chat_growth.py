@@ -1,7 +1,8 @@
 """A long chat: the time of a turn and the bytes that it stores, as the chat grows.
 
-The first and the last turns of one chat are compared, and a turn with an agent run outside of a
-thread. The times include the model, which answers at once.
+The first and the last turns of one chat are compared, beyond the time of a bare request to the
+model with the same messages. Short chats are compared with runs of the same agent outside of a
+thread, in turn.
 """
 
 import asyncio
@@ -42,33 +43,52 @@ SELECT coalesce(sum(pg_column_size(t.*)), 0) FROM {table} t
 
 
 async def measure(effort: Effort) -> Sequence[Figure]:
-    """Have a chat, then run the agent without one, and count the bytes of the chat."""
+    """Have a chat, then short chats next to runs of the agent, and count the bytes of the chat."""
     turns = effort.choose(500, 100)
     async with AsyncExitStack() as stack:
         url = stack.enter_context(database())
         settings = asking(await stack.enter_async_context(models()))
         address = await stack.enter_async_context(service(url, settings=settings))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=address, timeout=120))
+        model = settings["MODELS_SMALL_BASE_URL"]
+        at_model = await stack.enter_async_context(httpx.AsyncClient(base_url=model))
         for number in range(COMPARED):  # warm up
             await _run(http, number)
         before = await asyncio.to_thread(_stored_bytes, url)
-        await _post(http, "/threads", {"thread_id": "chat", "agent": AGENT})
-        spent = [await _turn(http, number) for number in range(turns)]
+        await _begin(http, "chat")
+        ends = {number for number in range(turns) if not COMPARED <= number < turns - COMPARED}
+        spent, bare = list[float](), dict[int, float]()
+        for number in range(turns):
+            spent.append(await _turn(http, "chat", number))
+            if number in ends:
+                bare[number] = await _bare(at_model, number)
         text_bytes = 2 * LETTERS * turns
         stored = await asyncio.to_thread(_stored_bytes, url) - before
-        alone = [await _run(http, number) for number in range(COMPARED)]
-    first, last = Samples(tuple(spent[:COMPARED])), Samples(tuple(spent[-COMPARED:]))
-    runs, ratio = Samples(tuple(alone)), stored / text_bytes
-    growth, more = last.median / first.median, first.median - runs.median
+        short, alone = list[float](), list[float]()
+        for number in range(4 * COMPARED):
+            if number % COMPARED == 0:
+                await _begin(http, f"short-{number}")
+            short.append(await _turn(http, f"short-{number - number % COMPARED}", number))
+            alone.append(await _run(http, number))
+    first, last = (
+        Samples(tuple(spent[at] - bare[at] for at in sorted(ends) if (at < COMPARED) == is_first))
+        for is_first in (True, False)
+    )
+    chats, runs, ratio = Samples(tuple(short)), Samples(tuple(alone)), stored / text_bytes
+    growth, more = last.median / first.median, chats.median - runs.median
+    sides = {"first turns": first, "last turns": last}
     return [
         Figure(
-            title=f"A turn of a chat of {turns} turns",
+            title=f"A turn of a chat of {turns} turns, beyond its model",
             unit="ms",
-            sides={"first turns": first, "last turns": last, "a run without a thread": runs},
-            checks=[
-                Check(what="last turns against first", value=growth, target=AGAINST_FIRST),
-                Check(what="first turns beyond a run", value=more, target=BEYOND_A_RUN),
-            ],
+            sides=sides,
+            checks=[Check(what="last turns against first", value=growth, target=AGAINST_FIRST)],
+        ),
+        Figure(
+            title="A turn of a short chat",
+            unit="ms",
+            sides={OURS: chats, "a run without a thread": runs},
+            checks=[Check(what="beyond a run", value=more, target=BEYOND_A_RUN)],
         ),
         Figure(
             title="Bytes stored for a byte of text",
@@ -79,8 +99,23 @@ async def measure(effort: Effort) -> Sequence[Figure]:
     ]
 
 
-async def _turn(http: httpx.AsyncClient, number: int) -> float:
-    return await _timed(http, "/threads/chat/messages", {"content": _text(number)})
+async def _begin(http: httpx.AsyncClient, thread_id: str) -> None:
+    await _post(http, "/threads", {"thread_id": thread_id, "agent": AGENT})
+
+
+async def _bare(http: httpx.AsyncClient, number: int) -> float:
+    """Return the milliseconds of a bare request to the model with the messages of a turn."""
+    messages = [{"role": "user", "content": _text(at // 2)} for at in range(2 * number + 1)]
+    body = json.dumps({"model": MODEL, "messages": messages}).encode()
+    began = time.perf_counter()
+    response = await http.post("/chat/completions", content=body)
+    spent = time.perf_counter() - began
+    assert response.is_success, response.text
+    return 1e3 * spent
+
+
+async def _turn(http: httpx.AsyncClient, thread_id: str, number: int) -> float:
+    return await _timed(http, f"/threads/{thread_id}/messages", {"content": _text(number)})
 
 
 async def _run(http: httpx.AsyncClient, number: int) -> float:

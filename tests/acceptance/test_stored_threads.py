@@ -17,7 +17,7 @@ from tests.support.threads import ThreadClient, prompts
 
 LETTERS = 4_000
 TURNS = 60
-MOST_COPIES = 6
+MOST_COPIES = 3
 """Bytes that a turn stores for a byte of its question and answer, with all rows of its run."""
 TABLES = ("runs", "calls", "events", "messages", "threads", "stored_runs")
 TOOL = {"id": "call-1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}

@@ -6,27 +6,31 @@ from typing import Any
 
 import pytest
 
+from caseworker.features.threads import service
 from caseworker.features.threads.postgres.threads import PostgresThreads
-from caseworker.features.threads.service import Chats, PlannedReply
+from caseworker.features.threads.service import Chats, PlannedReply, derived_id
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
     MessageNotFoundError,
     Role,
     Thread,
+    ThreadChangedError,
     ThreadConflictError,
     ThreadFullError,
     ThreadMessage,
     ThreadNotFoundError,
 )
+from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError, RunConflictError
-from caseworker.runs.ports import Accepted, RunStore
-from caseworker.runs.run import NewRun, RunStatus
+from caseworker.runs.ports import RunStore
+from caseworker.runs.run import NewRun, Run, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.api import Api
 from tests.support.runs import run_service
 from tests.support.stores import new_run
+from tests.support.threads import planned, store_messages
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,6 +41,7 @@ MINE, OTHERS = "default", "another"
 class Opened:
     """A thread store and a run store without workers."""
 
+    engines: Engines
     threads: PostgresThreads
     runs: RunStore
 
@@ -51,7 +56,7 @@ class Opened:
 
 @pytest.fixture
 def opened(api: Api) -> Opened:
-    return Opened(api.threads, api.store)
+    return Opened(api.parts.engines, api.threads, api.store)
 
 
 def thread(thread_id: str = "t", tenant: str = MINE, **more: Any) -> Thread:
@@ -85,9 +90,16 @@ def pair(run_id: str, parent_id: str | None = None) -> tuple[ThreadMessage, Thre
 
 
 async def say(opened: Opened, of: Thread, content: str, run_id: str, **more: Any) -> Any:
-    turn = await opened.chats.saying(of, content, None)
-    new = replace(new_run(run_id, tenant=of.tenant), request_hash=content)
+    turn = await planned(opened.chats, "saying", of, content=content, parent_id=None)
+    new = answering(run_id, content, of.tenant)
     return await opened.chats.answer(of, turn, replace(new, **more), ["a"])
+
+
+def answering(run_id: str, content: str, tenant: str = MINE) -> NewRun:
+    """Return a run that answers in a thread."""
+    new = new_run(run_id, tenant=tenant)
+    request = replace(new.request, chat=ChatInput(thread_id="t"))
+    return replace(new, request=request, request_hash=content)
 
 
 async def end(opened: Opened, run_id: str) -> None:
@@ -140,15 +152,15 @@ async def test_two_tenants_never_meet(opened: Opened) -> None:
     assert await opened.threads.get(MINE, "t") == mine
     assert len((await opened.chats.tree(mine)).messages) == 2
     with pytest.raises(ThreadNotFoundError):
-        await opened.threads.add(OTHERS, "t", pair("x"), limit=9)
+        await opened.chats.place(OTHERS, "t", None)
 
 
 async def test_messages_come_back_in_their_order(opened: Opened) -> None:
     """An answer has the status of its run, or none if the run was never accepted."""
     await opened.begin()
-    await opened.threads.add(MINE, "t", pair("r1"), limit=9)
+    await store_messages(opened.engines, MINE, "t", pair("r1"))
     await opened.runs.accept(new_run("r1"), worker_id=None)
-    await opened.threads.add(MINE, "t", pair("r2", "r1-a"), limit=9)
+    await store_messages(opened.engines, MINE, "t", pair("r2", "r1-a"))
 
     found = await opened.threads.messages(MINE, "t")
 
@@ -157,26 +169,95 @@ async def test_messages_come_back_in_their_order(opened: Opened) -> None:
     assert found[1].ends == ["a"] or found[1].ends == ("a",)
 
 
-async def test_messages_are_stored_once(opened: Opened) -> None:
-    """A repeated request stores nothing; another message or a foreign run is refused."""
-    await opened.begin()
-    await opened.begin("t2")
+async def test_messages_are_stored_with_their_run_and_once(opened: Opened) -> None:
+    """A repeated request stores nothing; a refused run leaves no message."""
+    mine = await opened.begin()
     await opened.runs.accept(new_run("a-case"), worker_id=None)
+    reply = PlannedReply(parent_id=None, content="Hello", question="Hello")
+    new = answering("r1", "Hello")
+    first, again = [await opened.chats.answer(mine, reply, new, ["a"]) for _ in range(2)]
+    unknown = replace(reply, parent_id="nobody")
 
-    assert await opened.threads.add(MINE, "t", pair("r1"), limit=9)
-    assert not await opened.threads.add(MINE, "t", pair("r1"), limit=9)
-    other = tuple(replace(one, request_hash="other") for one in pair("r1"))
-    with pytest.raises(IdempotencyMismatchError):
-        await opened.threads.add(MINE, "t", other, limit=9)
-    for taken in ("r1", "a-case"):
-        with pytest.raises(RunConflictError):
-            await opened.threads.add(MINE, "t2", pair(taken), limit=9)
-    with pytest.raises(MessageNotFoundError):
-        await opened.threads.add(MINE, "t", pair("r2", "nobody"), limit=9)
-    with pytest.raises(ThreadFullError):
-        await opened.threads.add(MINE, "t", pair("r3"), limit=3)
+    assert (first.accepted.created, again.accepted.created) == (True, False)
+    for refused, new, turn in (
+        (IdempotencyMismatchError, answering("r1", "other"), reply),
+        (RunConflictError, answering("a-case", "Hello"), reply),
+        (MessageNotFoundError, answering("r2", "Hello"), unknown),
+    ):
+        with pytest.raises(refused):
+            await opened.chats.answer(mine, turn, new, ["a"])
     assert len(await opened.threads.messages(MINE, "t")) == 2
-    assert await opened.threads.messages(MINE, "t2") == []
+    assert await opened.runs.get(new_run("r2").key) is None
+
+
+async def test_a_full_thread_refuses_the_run_and_its_messages(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit counts all messages of the thread."""
+    monkeypatch.setattr(service, "MAX_THREAD_MESSAGES", 3)
+    mine = await opened.begin()
+    await say(opened, mine, "Hello", "r1")
+    await end(opened, "r1")
+
+    with pytest.raises(ThreadFullError):
+        await say(opened, mine, "And?", "r2")
+    assert len(await opened.threads.messages(MINE, "t")) == 2
+    assert await opened.runs.get(new_run("r2").key) is None
+
+
+async def test_a_process_remembers_a_branch_until_one_of_its_texts_is_erased(
+    opened: Opened,
+) -> None:
+    """A run is accepted with the texts only if none was erased since they were read."""
+    mine = await opened.begin()
+    await say(opened, mine, "Hello", "r1")
+    await end(opened, "r1")
+    turn = await planned(opened.chats, "saying", mine, content="And?", parent_id=None)
+    known = await opened.chats.answer(mine, turn, answering("r2", "And?"), ["a"])
+    await end(opened, "r2")
+    late = await planned(opened.chats, "saying", mine, content="So?", parent_id=None)
+    await opened.runs.erase(new_run("r2").key)
+    changed = await opened.chats.answer(mine, late, answering("r3", "So?"), ["a"])
+    await end(opened, "r3")
+    after = await planned(opened.chats, "saying", mine, content="Then?", parent_id=None)
+    odd = await opened.chats.answer(
+        mine, replace(after, content="\0"), answering("r4", "\0"), ["a"]
+    )
+
+    def texts(run: Run) -> list[str]:
+        chat = run.request.chat
+        return [] if chat is None else [one.content for one in chat.messages]
+
+    assert turn.state is not None
+    assert texts(known.accepted.run) == ["Hello", "And?"]
+    assert late.state is not None
+    assert (changed.accepted.created, texts(changed.accepted.run)) == (True, [])
+    assert texts(odd.accepted.run) == [], "the database stores another text"
+    assert after.history is not None
+    assert [one.content for one in after.history] == ["Hello", "And?", "So?", "Then?"]
+
+
+async def test_a_turn_that_was_planned_from_memory_is_refused_if_another_one_came_first(
+    opened: Opened,
+) -> None:
+    """It is stored without reading the thread if its parent is still the newest message."""
+    mine, chats = await opened.begin(), opened.chats
+    first = await say(opened, mine, "Hello", "r1")
+    await end(opened, "r1")
+    await chats.with_siblings(mine, [first.assistant])
+    late, turn = [chats.remembered(MINE, "t", content) for content in ("Late", "And?")]
+    assert late is not None
+    assert turn is not None
+    second = await chats.answer(*turn, answering("r2", "And?"), ["a"])
+    with pytest.raises(ThreadChangedError):
+        await chats.answer(*late, answering("r3", "Late"), ["a"])
+
+    assert second.user is not None
+    assert second.user.parent_id == first.assistant.message_id
+    assert (late[0], [one.content for one in turn[1].history or ()]) == (mine, ["Hello", "And?"])
+    assert len(await opened.threads.messages(MINE, "t")) == 4
+    assert await opened.runs.get(new_run("r3").key) is None
+    assert chats.remembered(MINE, "t", "And?") is None
 
 
 async def test_a_deleted_thread_leaves_its_runs(opened: Opened) -> None:
@@ -189,8 +270,9 @@ async def test_a_deleted_thread_leaves_its_runs(opened: Opened) -> None:
     assert not await opened.threads.delete(MINE, "t")
     assert await opened.threads.messages(MINE, "t") == []
     assert await opened.runs.get(new_run("r").key) is not None
+    reply = PlannedReply(parent_id=None, content="Hello", question="Hello")
     with pytest.raises(ThreadNotFoundError):
-        await say(opened, mine, "Hello", "r2")
+        await opened.chats.answer(mine, reply, answering("r2", "Hello"), ["a"])
 
 
 @pytest.mark.req("004/cancel-early")
@@ -199,7 +281,7 @@ async def test_a_run_that_is_cancelled_between_its_message_and_itself_never_work
 ) -> None:
     """The cancel request of the thread is stored and applied when the run is created."""
     mine = await opened.begin()
-    await opened.threads.add(MINE, "t", pair("r"), limit=9)
+    await store_messages(opened.engines, MINE, "t", pair("r"))
 
     stopped = await opened.chats.stop(mine, by="tester", reason="too late")
     accepted = await opened.runs.accept(new_run("r"), worker_id="w")
@@ -230,22 +312,10 @@ async def test_an_answer_whose_run_is_erased_says_so_and_can_be_made_again(
     await opened.runs.erase(new_run("r").key)
     turn = await opened.chats.earlier(mine, "r", "Hello")
     assert isinstance(turn, PlannedReply)
-    new = replace(new_run("r"), request_hash="Hello")
-    answered = await opened.chats.answer(mine, turn, new, ["a"])
+    answered = await opened.chats.answer(mine, turn, answering("r", "Hello"), ["a"])
     assert answered.accepted.created
     [_, answer] = (await opened.chats.tree(mine)).messages
     assert (answer.erased, answer.status) == (False, RunStatus.QUEUED)
-
-
-class Broken(RunService):
-    """A run store that accepts nothing."""
-
-    def __init__(self, store: RunStore, error: Exception) -> None:
-        super().__init__(store, executor=None, settle_seconds=0.5)
-        self._error = error
-
-    async def accept(self, new: NewRun) -> Accepted:
-        raise self._error
 
 
 @pytest.mark.req("004/chat")
@@ -254,11 +324,13 @@ async def test_a_message_whose_run_never_came_is_answered_when_it_is_repeated(
 ) -> None:
     """Until then the answer has no status, cannot be followed up and can be retried."""
     mine = await opened.begin()
-    turn = await opened.chats.saying(mine, "Hello", None)
-    new = replace(new_run("r"), request_hash="Hello")
-    cut_off = Chats(opened.threads, Broken(opened.runs, StoreUnavailableError()))
-    with pytest.raises(StoreUnavailableError):
-        await cut_off.answer(mine, turn, new, ["a"])
+    ids = [derived_id("t", "r", role) for role in Role]
+    user, answer = (
+        replace(one, message_id=message_id, request_hash="Hello")
+        for one, message_id in zip(pair("r"), ids, strict=True)
+    )
+    both = [replace(user, content="Hello"), replace(answer, parent_id=user.message_id)]
+    await store_messages(opened.engines, MINE, "t", both)
     [user, answer] = (await opened.chats.tree(mine)).messages
     assert answer.status is None
 
@@ -266,26 +338,14 @@ async def test_a_message_whose_run_never_came_is_answered_when_it_is_repeated(
     assert isinstance(found, PlannedReply)
     assert (found.parent_id, found.content) == (None, "Hello")
     assert [one.content for one in found.history or ()] == ["Hello"]
-    retried = await opened.chats.retrying(mine, answer.message_id)
+    retried = await planned(opened.chats, "retrying", mine, message_id=answer.message_id)
     assert (retried.parent_id, retried.content) == (user.message_id, None)
-    answered = await opened.chats.answer(mine, found, new, ["a"])
+    answered = await opened.chats.answer(mine, found, answering("r", "Hello"), ["a"])
 
     assert answered.accepted.created
     assert len((await opened.chats.tree(mine)).messages) == 2
     with pytest.raises(IdempotencyMismatchError):
         await opened.chats.earlier(mine, "r", "Something else")
-
-
-async def test_a_run_that_is_refused_leaves_no_message(opened: Opened) -> None:
-    """This holds for every reason, if the refusal is certain."""
-    mine = await opened.begin()
-    refusing = Chats(opened.threads, Broken(opened.runs, RunConflictError()))
-    turn = await refusing.saying(mine, "Hello", None)
-
-    with pytest.raises(RunConflictError):
-        await refusing.answer(mine, turn, new_run("r"), ["a"])
-
-    assert await opened.threads.messages(MINE, "t") == []
 
 
 @pytest.mark.req("004/chat")
@@ -295,31 +355,41 @@ async def test_every_action_waits_for_the_answers_before_it(opened: Opened) -> N
     answered = await say(opened, mine, "Hello", "r")
     user, answer = answered.user.message_id, answered.assistant.message_id
 
-    for asked in (chats.saying(mine, "And?", None), chats.continuing(mine, answer)):
+    async def plan(action: str, at: str | None = None, **more: Any) -> Any:
+        return await planned(chats, action, mine, at, **more)
+
+    for asked in (
+        plan("saying", content="And?", parent_id=None),
+        plan("continuing", message_id=answer),
+    ):
         with pytest.raises(AnswerNotEndedError):
             await asked
     with pytest.raises(InvalidRunError):
-        await chats.saying(mine, "And?", user)
-    with pytest.raises(InvalidRunError):
-        await chats.editing(mine, answer, "And?")
-    with pytest.raises(InvalidRunError):
-        await chats.continuing(mine, user)
+        await plan("saying", user, content="And?", parent_id=user)
     with pytest.raises(MessageNotFoundError):
-        await chats.retrying(mine, "nobody")
-    assert (await chats.retrying(mine, answer)).parent_id == user
+        await plan("saying", "nobody", content="And?", parent_id="nobody")
+    with pytest.raises(InvalidRunError):
+        await plan("editing", answer, message_id=answer, content="And?")
+    with pytest.raises(MessageNotFoundError):
+        await plan("editing", "nobody", message_id="nobody", content="And?")
+    with pytest.raises(InvalidRunError):
+        await plan("continuing", message_id=user)
+    with pytest.raises(MessageNotFoundError):
+        await plan("retrying", message_id="nobody")
+    assert (await plan("retrying", message_id=answer)).parent_id == user
     await end(opened, "r")
 
-    goes_on = await chats.continuing(mine, answer)
+    goes_on = await plan("continuing", message_id=answer)
     assert goes_on.goes_on is not None
     assert (goes_on.goes_on.run_id, goes_on.parent_id) == ("r", user)
-    assert (await chats.saying(mine, "And?", None)).parent_id == answer
+    assert (await plan("saying", content="And?", parent_id=None)).parent_id == answer
 
 
 async def test_requests_that_come_twice_at_once_make_one_answer(opened: Opened) -> None:
     """Every request gets the same answer."""
     mine = await opened.begin()
-    turn = await opened.chats.saying(mine, "Hello", None)
-    new = replace(new_run("r"), request_hash="Hello")
+    turn = await planned(opened.chats, "saying", mine, content="Hello", parent_id=None)
+    new = answering("r", "Hello")
 
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(opened.chats.answer(mine, turn, new, ["a"])) for _ in range(5)]

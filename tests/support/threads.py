@@ -3,10 +3,16 @@
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
+from caseworker.features.threads.postgres.threads import reply_rows
+from caseworker.features.threads.service import Chats
+from caseworker.features.threads.thread import Thread, ThreadMessage
+from caseworker.platform.postgres.engines import Engines, read_rows
+from caseworker.platform.postgres.json_text import dump
 from tests.support.fake_provider.client import FakeProvider
 
 AGENT = {"name": "helper", "prompt": {"system": "Help."}}
@@ -118,3 +124,22 @@ async def offered(provider: FakeProvider, marker: str) -> list[list[str]]:
         [tool["function"]["name"] for tool in (one.body or {}).get("tools", ())]
         for one in await provider.arrivals(marker, bodies=True)
     ]
+
+
+async def store_messages(
+    engines: Engines, tenant: str, thread_id: str, messages: Sequence[ThreadMessage], limit: int = 9
+) -> str:
+    """Store messages without a run, as the previous release does; return the outcome."""
+    statement = "SELECT caseworker_add_messages(%s, %s, %s::json, %s) AS outcome"
+    values = (tenant, thread_id, dump(reply_rows(messages)), limit)
+    (row,) = await read_rows(engines.work, statement, values, tenant=tenant)
+    outcome: str = row["outcome"]
+    return outcome
+
+
+async def planned(
+    chats: Chats, action: str, thread: Thread, at: str | None = None, **more: Any
+) -> Any:
+    """Plan an answer; ``at`` is the message that the action is about, or else the newest one."""
+    _, place = await chats.place(thread.tenant, thread.thread_id, at)
+    return await getattr(chats, action)(thread, place, **more)

@@ -178,6 +178,7 @@ class Process:
             self.tools,
             self.models,
             self.catalog,
+            self._branches,
             api_limits(settings),
             *(() if address is None else (address,)),
         )

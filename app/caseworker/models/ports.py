@@ -102,9 +102,18 @@ class Message:
 
     def canonical_json(self) -> str:
         """Return the message as the JSON text that a request hash covers."""
-        if extras := self.extras():
-            return json.dumps([self.role, self.content, extras], sort_keys=True)
-        return f'["{self.role}", {encode_basestring_ascii(self.content)}]'
+        if self.is_plain:
+            return f'["{self.role}", {encode_basestring_ascii(self.content)}]'
+        return json.dumps([self.role, self.content, self.extras()], sort_keys=True)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the message has only a role and content."""
+        return (
+            not self.tool_calls
+            and self.tool_call_id is self.tool_name is None
+            and self.provider_state is None
+        )
 
     def extras(self) -> dict[str, Any]:
         """Return all fields except role and content as JSON; empty for a plain text message."""

@@ -10,7 +10,7 @@ The agents of a map process its items, so they are not entry agents.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from pydantic import Field
@@ -43,7 +43,7 @@ class ChatInput:
     thread_id: str
     messages: tuple[Message, ...] = ()
     """Messages in chronological order; the last one is the user's new message. Empty in a stored
-    run whose thread stores them."""
+    run whose thread stores them. They are not stored then, even if they are known."""
     leaf: str | None = None
     """ID of the last message of the branch in its thread. None if the run itself stores the
     messages, as those that the previous release accepted do."""
@@ -53,6 +53,9 @@ class ChatInput:
     user_tools: tuple[Mapping[str, Any], ...] = ()
     """Tools that the user provides, in the format of an agent's tool list. Agent references are
     already replaced by definitions."""
+    reply: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """JSON with the messages that the database stores in the thread together with the new run; None
+    in a stored run."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the chat input as JSON; :meth:`of_json` restores it.
@@ -69,6 +72,8 @@ class ChatInput:
             stored |= {"messages": [_IN_THREAD], "leaf": self.leaf}
             if self.without:
                 stored["without"] = list(self.without)
+        if self.reply is not None:
+            stored["reply"] = self.reply
         return stored
 
     @classmethod

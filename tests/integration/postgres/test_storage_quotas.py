@@ -41,6 +41,7 @@ from tests.support.stores import (
     open_stores,
     records_of,
 )
+from tests.support.threads import store_messages
 
 TENANT = "acme"
 ATTEMPTS = 20
@@ -206,7 +207,7 @@ async def everything(stores: Stores) -> Run:
     await threads.create(thread("t", inputs={"text": "i" * 200}))
     said = ThreadMessage(message_id="m1", parent_id=None, role=Role.USER, content="c" * 100)
     answer = ThreadMessage(message_id="m2", parent_id="m1", role=Role.ASSISTANT, run_id="r2")
-    await threads.add(TENANT, "t", [said, answer], limit=10)
+    await store_messages(stores.engines, TENANT, "t", [said, answer])
     timing = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
     scheduled = ScheduledRun(sent={"input": "2+2?"}, request=run.request, request_hash="hash")
     await schedules_of(stores).put(

@@ -17,10 +17,12 @@ from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.engines import transaction
+from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import BranchNotFoundError
 from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.run import Run, RunSource, RunStatus
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, eventually, new_run
+from tests.support.threads import store_messages
 
 TENANT = "default"
 ANSWERS = "SELECT answer FROM messages WHERE role = 'assistant' ORDER BY seq"
@@ -63,14 +65,14 @@ class Chat:
             run_id=run_id,
             ends=["agent"],
         )
-        await self.threads.add(TENANT, "t", [user, answer], limit=99)
+        await store_messages(self.stores.engines, TENANT, "t", [user, answer], 99)
 
     @staticmethod
     def run(run_id: str, leaf: str, **request: Any) -> Any:
         """Return a run that answers a message."""
         new, chat = new_run(run_id), ChatInput(thread_id="t", leaf=leaf)
         asked: dict[str, Any] = {"graph": {}, "inputs": {"default": leaf.replace("-u", "?")}}
-        return replace(new, request=replace(new.request, chat=chat, **asked, **request))
+        return replace(new, request=replace(new.request, chat=chat, **{**asked, **request}))
 
     async def end(self, run: Run, text: Any = "Yes.", *more: Any, **end: Any) -> None:
         """Complete a run with an answer; ``more`` are further messages of its agent."""
@@ -309,6 +311,36 @@ async def test_a_fork_that_the_previous_release_accepted_reads_the_branch_of_its
 
     assert dropped.leaf is None
     assert await chat.heard(fork.run) == ["one?"]
+
+
+@pytest.mark.parametrize("letters", ["x" * 200, 'ü"\\\n\u2028/\u0007' * 50, "short"])
+async def test_the_journal_of_an_answer_repeats_neither_its_question_nor_its_text(
+    chat: Chat, oracle: Oracle, letters: str
+) -> None:
+    """Readers of the journal receive each value as it was written."""
+    question, answer = f"Q {letters}", f"A {letters}"
+    run = await chat.ask("one", inputs={"default": question})
+    values_by_key: dict[str, Any] = {
+        "step:chat": {"default": question},
+        "step:agent": {"result": {"raw_content": answer, "messages": [question, 1.50]}},
+        "agent/turn/1": {"text": answer, "thinking": f"{answer} {question}"},
+        "agent/1.1": {answer: question},
+        "other/turn/1": {"text": answer},
+    }
+    for seq, (key, value) in enumerate(values_by_key.items(), 1):
+        await oracle.rows(
+            f"""INSERT INTO calls (tenant_id, run_id, seq, status, call_key, outcome, node, value)
+            VALUES ('{TENANT}', 'one', {seq}, 'success', '{key}', 'result', '{{}}',
+                $json${dump(value)}$json$)"""  # noqa: S608
+        )
+    await chat.end(run, answer)
+
+    read = "SELECT value::text FROM {} WHERE run_id = 'one' ORDER BY seq"
+    stored = await values(oracle, read.format("calls"))
+    assert await values(oracle, read.format("journal")) == list(map(dump, values_by_key.values()))
+    repeated = [dump(letters)[1:-1] in one for one in stored]
+    whole = letters == "short"
+    assert repeated == [whole, whole, True, True, True]
 
 
 async def test_answers_count_as_stored_bytes_until_they_are_gone(

@@ -4,6 +4,7 @@ from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.nesting import DefinitionKind
 from tests.support.stores import Stores
+from tests.support.threads import store_messages
 
 
 async def test_a_thread_has_its_own_messages_alone(stores: Stores) -> None:
@@ -15,7 +16,7 @@ async def test_a_thread_has_its_own_messages_alone(stores: Stores) -> None:
         said = ThreadMessage(
             message_id=f"{tenant}-{thread_id}", parent_id=None, role=Role.USER, content="Hello."
         )
-        await threads.add(tenant, thread_id, [said], limit=10)
+        await store_messages(stores.engines, tenant, thread_id, [said])
 
     found = [message.message_id for message in await threads.messages("a", "one")]
 

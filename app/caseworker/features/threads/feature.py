@@ -6,6 +6,7 @@ from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
+from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.threads.postgres.moving import AnswerMoves
 from caseworker.features.threads.postgres.threads import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
@@ -17,7 +18,8 @@ from caseworker.runs.service import RunService
 
 def open_threads(parts: Parts) -> Opened:
     """Build the services that store threads and create runs that answer their messages."""
-    store = PostgresThreads(parts.engines, parts.limits.quota)
+    branches = parts.service(PostgresBranches)
+    store = PostgresThreads(parts.engines, parts.limits.quota, branches=branches)
     admission = ThreadAdmission(
         parts.service(ApiLimits),
         parts.service(Definitions),

@@ -1,6 +1,7 @@
 """Routes for threads: create, send, edit, retry, continue, cancel and read."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -18,6 +19,7 @@ from caseworker.features.threads.admission import (
     ThreadAdmission,
     hash_of,
 )
+from caseworker.features.threads.postgres.threads import Place
 from caseworker.features.threads.service import Chats, PlannedReply, StoredReply
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
@@ -25,6 +27,7 @@ from caseworker.features.threads.thread import (
     MessageTree,
     Role,
     Thread,
+    ThreadChangedError,
     ThreadConflictError,
     ThreadFullError,
     ThreadMessage,
@@ -54,6 +57,7 @@ from caseworker.runs.http.runs import answer_of, awaited, view_for
 from caseworker.runs.http.views import CancelReceipt, RunView
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey
+from caseworker.runs.service import new_run_id
 
 THREAD_NOT_FOUND = ProblemType(
     slug="thread-not-found",
@@ -265,7 +269,7 @@ _NOTHING_MORE = AnswerBody()
 _AS_IT_WAS = GoOnBody()
 _NO_REASON = CancelThreadBody()
 
-NextTurn = Callable[[Thread], Awaitable[PlannedReply]]
+NextTurn = Callable[[Thread, Place], Awaitable[PlannedReply]]
 
 
 @router.post(
@@ -343,7 +347,7 @@ async def send_message(thread_id: ThreadIdPath, body: MessageBody, request: ApiR
     """
     saying = request.service(Chats).saying
     turn = partial(saying, content=body.content, parent_id=body.parent_id)
-    return await _Action(request, "send", None, body, turn).answer(thread_id)
+    return await _Action(request, "send", None, body, turn, body.parent_id).answer(thread_id)
 
 
 @router.post("/{thread_id}/messages/{message_id}/edit", **_ANSWERING)
@@ -355,7 +359,7 @@ async def edit_message(
     The original message and its answers remain in their branch.
     """
     turn = partial(request.service(Chats).editing, message_id=message_id, content=body.content)
-    return await _Action(request, "edit", message_id, body, turn).answer(thread_id)
+    return await _Action(request, "edit", message_id, body, turn, message_id).answer(thread_id)
 
 
 @router.post("/{thread_id}/messages/{message_id}/retry", **_ANSWERING)
@@ -367,7 +371,7 @@ async def retry_message(
 ) -> Response:
     """Answer a user message again, or replace an answer, in a new branch."""
     turn = partial(request.service(Chats).retrying, message_id=message_id)
-    return await _Action(request, "retry", message_id, body, turn).answer(thread_id)
+    return await _Action(request, "retry", message_id, body, turn, message_id).answer(thread_id)
 
 
 @router.post("/{thread_id}/messages/{message_id}/continue", **_ANSWERING)
@@ -383,7 +387,7 @@ async def continue_message(
     work done by its run. A completed answer is followed by another one.
     """
     turn = partial(request.service(Chats).continuing, message_id=message_id)
-    return await _Action(request, "continue", message_id, body, turn).answer(thread_id)
+    return await _Action(request, "continue", message_id, body, turn, message_id).answer(thread_id)
 
 
 @router.post(
@@ -416,6 +420,8 @@ class _Action:
     message_id: str | None
     body: GoOnBody
     turn: NextTurn
+    at: str | None
+    """ID of the message that the request is about; None for the newest message of the thread."""
 
     async def answer(self, thread_id: str) -> Response:
         """Store the messages, accept the run, and return both or the event stream."""
@@ -439,29 +445,43 @@ class _Action:
         return (await self._answered(thread_id))[1].accepted
 
     async def _answered(self, thread_id: str) -> tuple[Thread, StoredReply]:
-        request, body = self.request, self.body
-        thread = await request.service(Chats).thread(request.caller.tenant, thread_id)
+        request, body, tenant = self.request, self.body, self.request.caller.tenant
         chats, admission = request.service(Chats), request.service(ThreadAdmission)
+        if isinstance(body, MessageBody) and body.parent_id is None and self._is_new:
+            planned = chats.remembered(tenant, thread_id, body.content)
+            if planned is not None:
+                with suppress(ThreadChangedError):
+                    return planned[0], await self._stored_new(*planned)
+        thread, place = await chats.place(tenant, thread_id, self.at)
+        if self._is_new:
+            return thread, await self._stored_new(thread, await self.turn(thread, place))
         key = idempotency_key(request.headers)
         run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
         hashed = hash_of(self.name, self.message_id, body)
-        if body.run_id is None and key is None:
-            return thread, await self._store(thread, None, run_key, hashed)
         earlier = await chats.earlier(thread, run_key.run_id, hashed)
         if isinstance(earlier, StoredReply):
             return thread, earlier
         try:
-            return thread, await self._store(thread, earlier, run_key, hashed)
+            turn = earlier or await self.turn(thread, place)
+            return thread, await self._store(thread, turn, run_key, hashed)
         except (AnswerNotEndedError, IdempotencyMismatchError):
             earlier = await chats.earlier(thread, run_key.run_id, hashed)
             if not isinstance(earlier, StoredReply):
                 raise
             return thread, earlier  # a concurrent duplicate was stored first
 
+    @property
+    def _is_new(self) -> bool:
+        """Whether no earlier request can have been the same one."""
+        return self.body.run_id is None and idempotency_key(self.request.headers) is None
+
+    async def _stored_new(self, thread: Thread, turn: PlannedReply) -> StoredReply:
+        hashed = hash_of(self.name, self.message_id, self.body)
+        return await self._store(thread, turn, RunKey(thread.tenant, new_run_id()), hashed)
+
     async def _store(
-        self, thread: Thread, turn: PlannedReply | None, run_key: RunKey, hashed: str
+        self, thread: Thread, turn: PlannedReply, run_key: RunKey, hashed: str
     ) -> StoredReply:
-        turn = turn or await self.turn(thread)
         new, ends = await self._new_run(thread, turn, run_key, hashed)
         return await self.request.service(Chats).answer(thread, turn, new, ends)
 

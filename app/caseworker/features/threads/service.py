@@ -1,33 +1,41 @@
 """Thread operations for callers. Each answer in a thread is an ordinary run.
 
-Messages are stored with the run's ID before the run is accepted. Repeating a request under the same
-ID finds its messages and its run, and completes a request that was interrupted in between. A
-running answer therefore always has its message. A message whose run was never accepted has no
-status; it can be retried.
+The transaction that accepts a run stores its messages, so a running answer always has its message.
+Repeating a request under the same ID finds both. The previous release stores the messages before
+the run. A message whose run was never accepted has no status; it can be retried.
 """
 
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from caseworker.engine.supervision import shielded
-from caseworker.features.threads.postgres.threads import Place, PostgresThreads
+from caseworker.features.threads.memory import KnownBranch, ThreadState, numbered
+from caseworker.features.threads.postgres.threads import (
+    Place,
+    PostgresThreads,
+    refusal_of,
+    reply_rows,
+)
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
     MessageNotFoundError,
     MessageTree,
     Role,
     Thread,
+    ThreadChangedError,
     ThreadMessage,
     ThreadNotFoundError,
     key_of,
 )
 from caseworker.models.ports import Message
 from caseworker.nodes.agent.definition import MAX_MESSAGES
-from caseworker.platform.errors import StoreUnavailableError
+from caseworker.nodes.chat import ChatInput
 from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError
 from caseworker.runs.ports import Accepted, CancelStatus
+from caseworker.runs.references import is_storable
 from caseworker.runs.run import TERMINAL, NewRun, Run, RunStatus
 from caseworker.runs.service import ACCEPT_GRACE_SECONDS, RunService
 
@@ -47,8 +55,12 @@ class PlannedReply:
     question: str
     """Text of the message to answer."""
     history: Sequence[Message] | None = None
-    """Messages that the model receives, ending with the message to answer. None if they were not
-    read, because the whole thread is smaller than the limits of a branch."""
+    """Messages that the model receives, ending with the message to answer. None if they are
+    unknown. Then the whole thread is smaller than the limits of a branch."""
+    state: ThreadState | None = None
+    """State of the thread in which ``history`` is known; None without a history."""
+    newest: str | None = None
+    """ID of the newest message of the thread, if the plan is only valid as long as it is."""
     without: Sequence[str] = ()
     """IDs of the answers in the branch that have no text yet."""
     goes_on: ThreadMessage | None = None
@@ -86,6 +98,19 @@ class Chats:
             raise ThreadNotFoundError(thread_id)
         return stored
 
+    async def place(
+        self, tenant: str, thread_id: str, message_id: str | None
+    ) -> tuple[Thread, Place]:
+        """Return a thread with the place of a message, or of the newest one for None.
+
+        Raises:
+            ThreadNotFoundError: the thread does not exist.
+        """
+        stored = await self.store.place(tenant, thread_id, message_id)
+        if stored is None:
+            raise ThreadNotFoundError(thread_id)
+        return stored
+
     async def tree(self, thread: Thread) -> MessageTree:
         """Return all messages of a thread, without contents."""
         return MessageTree(await self.store.messages(thread.tenant, thread.thread_id))
@@ -113,37 +138,92 @@ class Chats:
             raise MessageNotFoundError(missing[0])
         stored = [dict(displayed[one]) for one in ids]
         siblings = [one.pop("siblings") for one in stored]
+        for message, one in zip(present, stored, strict=True):
+            if (answer := one.pop("answer")) is not None:
+                leaf, memory = message.parent_id, self.store.branches.memory
+                memory.note_answer(thread, leaf, message.message_id, answer)
         with_fields = [replace(one, **more) for one, more in zip(present, stored, strict=True)]
         return list(zip(with_fields, siblings, strict=True))
 
-    async def saying(self, thread: Thread, content: str, parent_id: str | None) -> PlannedReply:
+    async def saying(
+        self, thread: Thread, place: Place, *, content: str, parent_id: str | None
+    ) -> PlannedReply:
         """Plan the answer to a new user message.
 
-        Without ``parent_id``, the message follows the newest message of the thread.
+        ``place`` is that of the message ``parent_id``; for None, that of the newest message, which
+        the new one follows.
 
         Raises:
             MessageNotFoundError: the parent does not exist.
             InvalidRunError: the parent is a user message.
             AnswerNotEndedError: the parent is an answer that is still being written.
         """
-        place = await self.store.place(thread.tenant, thread.thread_id, parent_id)
+        if place.message is None and parent_id is not None:
+            raise MessageNotFoundError(parent_id)
         if place.message is not None and place.message.role is Role.USER:
             message = "This is a user message. Answer, edit or retry it instead."
             raise InvalidRunError("parent_id", message)
         leaf = None if place.message is None else place.message.message_id
-        return await self._planned_reply(thread, place, leaf, content)
+        planned = self._from_memory(thread, place, content)
+        return planned or await self._planned_reply(thread, place, leaf, content)
 
-    async def editing(self, thread: Thread, message_id: str, content: str) -> PlannedReply:
+    def remembered(
+        self, tenant: str, thread_id: str, content: str
+    ) -> tuple[Thread, PlannedReply] | None:
+        """Plan the answer to a new message without reading the thread, if this process knows it.
+
+        To store the answer fails if the thread has changed.
+        """
+        branch = self.store.branches.memory.answered(tenant, thread_id)
+        history = None if branch is None else branch.followed_by(branch.answer, content)
+        if branch is None or branch.thread is None or history is None:
+            return None
+        plan = PlannedReply(
+            parent_id=branch.answer_id,
+            content=content,
+            question=content,
+            history=history,
+            state=branch.state,
+            without=branch.without,
+            newest=branch.answer_id,
+        )
+        return branch.thread, plan
+
+    def _from_memory(self, thread: Thread, place: Place, content: str) -> PlannedReply | None:
+        """Plan the answer to a new message, if this process knows the messages before it."""
+        parent, state = place.message, place.state
+        branch: KnownBranch | None = KnownBranch(state, None)
+        if parent is not None:
+            if place.answer is None or not parent.settled:
+                return None
+            memory = self.store.branches.memory
+            branch = memory.branch(thread.tenant, thread.thread_id, state, parent.parent_id)
+        history = None if branch is None else branch.followed_by(place.answer, content)
+        if branch is None or history is None:
+            return None
+        return PlannedReply(
+            parent_id=None if parent is None else parent.message_id,
+            content=content,
+            question=content,
+            history=history,
+            state=state,
+            without=branch.without,
+        )
+
+    async def editing(
+        self, thread: Thread, place: Place, *, message_id: str, content: str
+    ) -> PlannedReply:
         """Plan the answer to a copy of a user message with changed ``content``.
 
-        Raises the errors of :meth:`saying`.
+        ``place`` is that of the message. Raises the errors of :meth:`saying`.
         """
-        place = await self.store.place(thread.tenant, thread.thread_id, message_id)
-        if place.message is None or place.message.role is not Role.USER:
+        if place.message is None:
+            raise MessageNotFoundError(message_id)
+        if place.message.role is not Role.USER:
             raise InvalidRunError("message_id", "Only user messages can be edited.")
         return await self._planned_reply(thread, place, place.message.parent_id, content)
 
-    async def retrying(self, thread: Thread, message_id: str) -> PlannedReply:
+    async def retrying(self, thread: Thread, place: Place, *, message_id: str) -> PlannedReply:
         """Plan a new answer to a user message, given by its ID or the ID of an existing answer.
 
         Raises:
@@ -153,9 +233,9 @@ class Chats:
         tree = await self.tree(thread)
         message = tree.get(message_id)
         question_id = message_id if message.role is Role.USER else message.parent_id
-        return await self._planned(thread, tree, question_id)
+        return await self._planned(thread, tree, question_id, state=place.state)
 
-    async def continuing(self, thread: Thread, message_id: str) -> PlannedReply:
+    async def continuing(self, thread: Thread, place: Place, *, message_id: str) -> PlannedReply:
         """Plan the continuation of an answer.
 
         If the answer was interrupted, a sibling message resumes it. If it was complete, a further
@@ -176,8 +256,8 @@ class Chats:
         if not message.settled:
             raise AnswerNotEndedError("message_id")
         if message.status is RunStatus.COMPLETED:
-            return await self._planned(thread, tree, message_id)
-        turn = await self.retrying(thread, message_id)
+            return await self._planned(thread, tree, message_id, state=place.state)
+        turn = await self.retrying(thread, place, message_id=message_id)
         return turn if message.status is None else replace(turn, goes_on=message)
 
     async def earlier(
@@ -231,6 +311,7 @@ class Chats:
             ThreadNotFoundError, MessageNotFoundError: the thread or parent was deleted in the
                 meantime.
             ThreadFullError: the thread has reached its message limit.
+            ThreadChangedError: ``turn`` was planned without reading the thread, which has changed.
         """
         work = self._answer(thread, turn, new, ends)
         return await shielded(work, grace_seconds=ACCEPT_GRACE_SECONDS)
@@ -249,11 +330,18 @@ class Chats:
         size = place.bytes + len(content.encode())
         if place.complete and place.messages < MAX_MESSAGES and size <= self._max_branch_bytes:
             return PlannedReply(parent_id=parent_id, content=content, question=content)
-        planned = await self._planned(thread, await self.tree(thread), parent_id, content)
+        tree = await self.tree(thread)
+        planned = await self._planned(thread, tree, parent_id, content, state=place.state)
         return replace(planned, content=content)
 
     async def _planned(
-        self, thread: Thread, tree: MessageTree, leaf: str | None, content: str | None = None
+        self,
+        thread: Thread,
+        tree: MessageTree,
+        leaf: str | None,
+        content: str | None = None,
+        *,
+        state: ThreadState | None = None,
     ) -> PlannedReply:
         """Plan an answer to the message ``leaf``, or to a new message ``content`` after it."""
         if not all(message.settled for message in tree.branch_to(leaf)):
@@ -265,31 +353,50 @@ class Chats:
         without = branch.unanswered
         history = branch.history(without)
         return PlannedReply(
-            parent_id=leaf, question=history[-1].content, history=history, without=without
+            parent_id=leaf,
+            question=history[-1].content,
+            history=history,
+            state=state,
+            without=without,
         )
 
     async def _answer(
         self, thread: Thread, turn: PlannedReply, new: NewRun, ends: Sequence[str]
     ) -> StoredReply:
-        where = thread.tenant, thread.thread_id
         user, assistant = _messages(thread, turn, new, ends)
-        chat = new.request.chat
-        if turn.goes_on is None and chat is not None:
+        rows = reply_rows([assistant] if user is None else [user, assistant])
+        reply: dict[str, Any] = {"messages": rows, "limit": MAX_THREAD_MESSAGES}
+        chat = replace(cast("ChatInput", new.request.chat), reply=reply)
+        if turn.goes_on is None:
             chat = replace(chat, leaf=assistant.parent_id, without=tuple(turn.without))
-            new = replace(new, request=replace(new.request, chat=chat))
-        both = [assistant] if user is None else [user, assistant]
-        fresh = await self.store.add(*where, both, limit=MAX_THREAD_MESSAGES)
+            is_read_back = turn.content is None or is_storable(turn.content)
+            if turn.state is not None and turn.history is not None and is_read_back:
+                reply["erasures"] = turn.state.erasures
+                chat = replace(chat, messages=numbered(turn.history))
+            if turn.newest is not None:
+                reply["newest"] = turn.newest
         try:
-            accepted = await self._runs.accept(new)
-        except StoreUnavailableError:
-            raise  # the run may have been accepted: repeating the request finds out
-        except Exception:
-            if fresh:
-                with suppress(StoreUnavailableError):
-                    await self.store.remove(*where, [one.message_id for one in both])
-            raise
+            accepted = await self._runs.accept(_with_chat(new, chat))
+        except Exception as error:
+            if (refusal := refusal_of(error)) is None:
+                raise
+            if not isinstance(refusal, ThreadChangedError):
+                raise refusal from None
+            self.store.branches.memory.forget_answer(thread)
+            if turn.newest is not None:
+                raise refusal from None
+            # A text was erased after the branch was read; the run reads what is left of it.
+            del reply["erasures"]
+            accepted = await self._runs.accept(_with_chat(new, replace(chat, messages=())))
+        else:
+            if accepted.created and chat.messages and turn.state is not None:
+                self.store.branches.memory.remember(thread.tenant, chat, turn.state, thread)
         assistant = replace(assistant, status=accepted.run.status)
         return StoredReply(user=user, assistant=assistant, accepted=accepted)
+
+
+def _with_chat(new: NewRun, chat: ChatInput) -> NewRun:
+    return replace(new, request=replace(new.request, chat=chat))
 
 
 def derived_id(*parts: str) -> str:

@@ -42,6 +42,10 @@ class AnswerNotEndedError(Exception):
         self.field = field
 
 
+class ThreadChangedError(Exception):
+    """A text of the thread was erased after it was read."""
+
+
 class ThreadFullError(Exception):
     """The thread already has the maximum number of messages."""
 

@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Protocol
 
+import orjson
 from multidict import istr
 
 from caseworker.models.ports import ModelError, ModelReply, ModelRequest, SendState
@@ -229,7 +230,10 @@ class EndpointProvider:
     def _content(self, model: str, request: ModelRequest) -> tuple[bytes, Sequence[str]]:
         """Return the body of a request, and those of its parameters that may be left out."""
         body = self._dialect.body(model, request, self._left_out[model])
-        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            content = orjson.dumps(body)
+        except TypeError:  # an integer of more than 64 bits
+            content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         adaptable = [name for name in self._dialect.adaptable if name in body]
         return content, adaptable if body.get(STREAM) else [
             name for name in adaptable if name != STREAM

@@ -101,6 +101,9 @@ def _turn(
     message: Message, following: Sequence[Message], ids: IdRule, used_ids: set[str], origin: str
 ) -> Iterator[Message]:
     """Yield an assistant's message, followed by the results of its calls."""
+    if message.content.strip() and not message.tool_calls:
+        yield message
+        return
     results = [each for each in following if each.role == "tool"]
     calls_by_id = state_of(message, origin).get("calls", {})
     calls, answers, state = list[ToolCall](), list[Message](), dict[str, Any]()

@@ -270,8 +270,8 @@ async def accept_in_batch(
     for insert in inserts:
         # A second insert with the same ID is accepted separately: a repeat or a conflict.
         first.setdefault(insert.new.key, insert)
-    # Sorted: concurrent batches with the same IDs must lock them in the same order.
-    ordered = [first[key] for key in sorted(first)]
+    # Sorted: concurrent batches with the same threads or IDs must lock them in the same order.
+    ordered = sorted(first.values(), key=_lock_order)
     claimed = [insert for insert in ordered if insert.worker_id is not None]
     queued = [insert for insert in ordered if insert.worker_id is None]
     answers: dict[RunKey, InsertAnswer | Later] = {}
@@ -323,6 +323,11 @@ async def _queue(
         new = await (await connection.execute(ASK_FOR_ROOM, room_parameters)).fetchall()
         answers |= {_key_of(row): _without_room(row) for row in new}
     return answers
+
+
+def _lock_order(insert: RunInsert) -> tuple[str, RunKey]:
+    chat = insert.new.request.chat
+    return "" if chat is None else chat.thread_id, insert.new.key
 
 
 def _without_room(row: Row) -> QueueFullError | Later:

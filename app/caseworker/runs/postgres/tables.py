@@ -80,9 +80,10 @@ def _of_call() -> list[Column[Any]]:
     ]
 
 
-calls = Table("calls", metadata, *_of_call(), Column("brief", JSON))
+calls = Table("calls", metadata, *_of_call(), Column("brief", JSON), *columns(Text, "answer_of"))
 """Calls of runs. If ``brief`` is set, it contains charge and node in compact form; see the module
-``brief``."""
+``brief``. If ``answer_of`` is set, the result of the run has texts of ``value``: its question, and
+the answer of this step."""
 
 journal = Table("journal", MetaData(), *_of_call())
 """View for reading calls, with charge and node in full, however they are stored.

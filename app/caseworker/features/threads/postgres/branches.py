@@ -12,6 +12,7 @@ from typing import Any
 
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.history import history_of
+from caseworker.features.threads.memory import BranchMemory, ThreadState, numbered
 from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
@@ -20,19 +21,23 @@ from caseworker.runs.errors import BranchNotFoundError
 from caseworker.runs.run import Run
 
 LOCK_THREAD = """
-SELECT FROM threads WHERE tenant_id = %(tenant)s AND thread_id = %(thread)s FOR KEY SHARE
+SELECT set_config('synchronous_commit', 'off', true)
+FROM threads WHERE tenant_id = %(tenant)s AND thread_id = %(thread)s FOR KEY SHARE
 """
-"""Lock a thread, so that no transaction erases or deletes its messages between two reads."""
+"""Lock a thread, so that no transaction erases or deletes its messages between two reads.
+
+The lock ends with the transaction, which therefore does not wait for the disk."""
 
 UP_TO = """
 SELECT m.message_id, m.parent_id, m.role, m.content, m.ends, m.answer,
-    m.role = 'assistant' AND m.answer IS NULL AND m.run_erased_at IS NULL AS is_of_run
+    m.role = 'assistant' AND m.answer IS NULL AND m.run_erased_at IS NULL AS is_of_run,
+    false AS is_kept
 FROM messages m
 WHERE m.tenant_id = %(tenant)s AND m.thread_id = %(thread)s AND m.seq <= (
     SELECT max(leaf.seq) FROM messages leaf WHERE leaf.tenant_id = %(tenant)s
         AND leaf.thread_id = %(thread)s AND leaf.message_id = %(leaf)s)
 UNION ALL
-SELECT message_id, parent_id, role, content, ends, answer, false FROM kept_messages
+SELECT message_id, parent_id, role, content, ends, answer, false, true FROM kept_messages
 WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
 """
 """Return the messages of a thread up to a leaf, in any order, then those that are kept for a run.
@@ -49,6 +54,11 @@ WHERE m.tenant_id = %(tenant)s AND m.thread_id = %(thread)s
     AND r.finished_at IS NOT NULL AND r.request #>> '{chat,thread_id}' = m.thread_id
 """
 """Return answers that are not stored with their messages yet, from their runs."""
+
+STATE = """
+SELECT created_at, erasures FROM threads
+WHERE tenant_id = %(tenant)s AND thread_id = %(thread)s
+"""
 
 LEAF_OF = """
 SELECT coalesce(
@@ -67,6 +77,8 @@ class Branch:
     messages: Sequence[ThreadMessage]
     answers: Mapping[str, StoredAnswer]
     """Stored answers by message ID."""
+    is_kept: bool = False
+    """Whether a run alone still has some of the messages."""
 
     def history(self, without: Sequence[str] = ()) -> list[Message]:
         """Return the messages for a model. The last one is from the user.
@@ -90,6 +102,7 @@ class PostgresBranches:
     """Reads branches for runs; see :class:`caseworker.runs.ports.Branches`."""
 
     def __init__(self, engines: Engines) -> None:
+        self.memory = BranchMemory()
         self._engines = engines
 
     async def chat_of(self, run: Run) -> ChatInput:
@@ -99,12 +112,18 @@ class PostgresBranches:
             BranchNotFoundError: the thread or the message to answer was deleted before the run was
                 first executed.
         """
-        chat = _chat(run)
+        chat, tenant = _chat(run), run.key.tenant
         leaf = chat.leaf or await self._leaf_of(run)
-        branch = await self.read(run.key.tenant, chat.thread_id, leaf, run.key.run_id)
+        of_thread = {"tenant": tenant, "thread": chat.thread_id}
+        # Before the messages: if one is erased in between, what was read counts as outdated.
+        states = await read_rows(self._engines.work, STATE, of_thread, tenant=tenant)
+        branch = await self.read(tenant, chat.thread_id, leaf, run.key.run_id)
         if not branch.messages:
             raise BranchNotFoundError
-        return replace(chat, messages=_numbered(branch.history(chat.without)))
+        chat = replace(chat, leaf=leaf, messages=numbered(branch.history(chat.without)))
+        if states and not branch.is_kept:
+            self.memory.remember(tenant, chat, ThreadState(**states[0]))
+        return chat
 
     async def shown_for(self, run: Run) -> Sequence[Message]:
         """Return the messages of a run's chat that still exist, in order."""
@@ -140,7 +159,8 @@ class PostgresBranches:
             for row in branch
             if row["answer"] is not None
         }
-        return Branch([_message(row, answers.get(row["message_id"])) for row in branch], answers)
+        messages = [_message(row, answers.get(row["message_id"])) for row in branch]
+        return Branch(messages, answers, is_kept=any(row["is_kept"] for row in branch))
 
     async def _leaf_of(self, run: Run) -> str | None:
         source = run.request.source
@@ -177,7 +197,3 @@ def _message(row: Mapping[str, Any], answer: StoredAnswer | None) -> ThreadMessa
         status=None if answer is None else answer.status,
         ends=row["ends"],
     )
-
-
-def _numbered(history: Sequence[Message]) -> tuple[Message, ...]:
-    return tuple(replace(message, branch_index=at) for at, message in enumerate(history))

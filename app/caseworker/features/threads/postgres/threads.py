@@ -20,15 +20,17 @@ from sqlalchemy import (
     tuple_,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.threads.answers import StoredAnswer
+from caseworker.features.threads.memory import ThreadState
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.threads.thread import (
     MessageNotFoundError,
     Role,
     Thread,
+    ThreadChangedError,
     ThreadConflictError,
     ThreadFullError,
     ThreadMessage,
@@ -36,7 +38,6 @@ from caseworker.features.threads.thread import (
 )
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.engines import Engines, read_rows, transaction
-from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import IdempotencyMismatchError, RunConflictError
 from caseworker.runs.paging import Page
 from caseworker.runs.postgres.quotas import quota_of, storing
@@ -56,6 +57,7 @@ threads = Table(
     *columns(Text, "title"),
     Column("metadata", JSONB, nullable=False),
     Column("created_at", INSTANT, nullable=False),
+    Column("erasures", BigInteger, nullable=False, server_default="0"),
 )
 
 messages = Table(
@@ -87,13 +89,15 @@ kept_messages = Table(
 )
 """Messages that were deleted or erased while the unfinished run ``run_id`` needed them."""
 
+_REFUSED = "CW001"
+"""SQLSTATE with which ``caseworker_store_reply`` refuses a run."""
 _REFUSALS: Mapping[str, type[Exception]] = {
     "no thread": ThreadNotFoundError,
     "mismatch": IdempotencyMismatchError,
-    "conflict": RunConflictError,
     "full": ThreadFullError,
+    "changed": ThreadChangedError,
 }
-"""Errors by the outcome of ``caseworker_add_messages``."""
+"""Errors by the message of such a refusal."""
 
 _JSON_COLUMNS = ("definition", "inputs", "tools")
 _THREAD = tuple(Thread.__dataclass_fields__.keys() - {"tenant", "kind"})
@@ -126,28 +130,27 @@ FROM messages m WHERE {_SELECTED}
 """  # noqa: S608
 
 _PLACE = f"""
-SELECT m.*, total.messages, total.bytes, total.complete, (
+SELECT t.*, m.*, total.messages, total.bytes, total.complete, (
     SELECT r.status FROM runs r
     WHERE r.tenant_id = %(tenant)s AND r.run_id = m.run_id AND r.request IS NOT NULL
 ) AS status
-FROM (
+FROM threads t CROSS JOIN (
     SELECT count(*) AS messages,
         coalesce(sum(octet_length(coalesce(m.content, m.answer::text, ''))), 0) AS bytes,
         coalesce(bool_and(m.role = 'user' OR m.answer IS NOT NULL), true) AS complete
     FROM messages m WHERE {_IN_THREAD}
 ) total
 LEFT JOIN (
-    SELECT m.message_id, m.parent_id, m.role, m.content,
+    SELECT m.message_id, m.parent_id, m.role, m.content, m.answer,
         CASE WHEN m.run_erased_at IS NULL THEN m.run_id END AS run_id
     FROM messages m WHERE {_IN_THREAD}
         AND (%(message)s::text IS NULL OR m.message_id = %(message)s)
     ORDER BY m.seq DESC LIMIT 1
 ) m ON true
+WHERE t.tenant_id = %(tenant)s AND t.thread_id = %(thread)s
 """  # noqa: S608
 
 _GET = "SELECT * FROM threads WHERE tenant_id = %s AND thread_id = %s"
-_ADD = "SELECT caseworker_add_messages(%s, %s, %s::json, %s) AS outcome"
-
 
 DROP_THREADS = f"""
 DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (
@@ -166,8 +169,11 @@ DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (
 class Place:
     """A message in its thread."""
 
+    state: ThreadState
     message: ThreadMessage | None
-    """The message; None if the thread is empty."""
+    """The message; None if the thread is empty, or if it does not have the message."""
+    answer: StoredAnswer | None
+    """The answer that is stored with the message; None if there is none."""
     messages: int
     """Number of messages in the thread."""
     bytes: int
@@ -179,9 +185,18 @@ class Place:
 class PostgresThreads:
     """Stores threads in Postgres; see :mod:`caseworker.features.threads.thread`."""
 
-    def __init__(self, engines: Engines, usual: Quota = UNLIMITED) -> None:
-        """Apply the quota ``usual`` to tenants that have no quota of their own."""
-        self.branches = PostgresBranches(engines)
+    def __init__(
+        self,
+        engines: Engines,
+        usual: Quota = UNLIMITED,
+        *,
+        branches: PostgresBranches | None = None,
+    ) -> None:
+        """Apply the quota ``usual`` to tenants that have no quota of their own.
+
+        ``branches`` are those that the runs of this process read, if it executes any.
+        """
+        self.branches = branches or PostgresBranches(engines)
         self._engines = engines
         self._usual = usual
 
@@ -246,41 +261,6 @@ class PostgresThreads:
         async with transaction(self._engines.work, tenant) as connection:
             return (await connection.execute(deleted)).one_or_none() is not None
 
-    async def add(
-        self, tenant: str, thread_id: str, messages: Sequence[ThreadMessage], *, limit: int
-    ) -> bool:
-        """Store messages, unless the same request already did; return whether they are new.
-
-        Raises:
-            ThreadNotFoundError: the thread does not exist.
-            MessageNotFoundError: a parent message does not exist.
-            RunConflictError: a run with the answer's run ID exists, or the messages conflict.
-            IdempotencyMismatchError: a different request stored the answer.
-            ThreadFullError: the thread would have more than ``limit`` messages.
-        """
-        names = ("message_id", "parent_id", "content", "run_id", "request_hash")
-        rows = [
-            {name: getattr(message, name) for name in names}
-            | {"role": message.role.value, "ends": list(message.ends)}
-            for message in messages
-        ]
-        values = (tenant, thread_id, dump(rows), limit)
-        try:
-            (row,) = await read_rows(self._engines.work, _ADD, values, tenant=tenant)
-        except psycopg.IntegrityError as error:
-            if "messages_follow_one" in str(error):
-                raise MessageNotFoundError from None
-            raise RunConflictError from None
-        if (refusal := _REFUSALS.get(row["outcome"])) is not None:
-            raise refusal
-        return bool(row["outcome"] == "added")
-
-    async def remove(self, tenant: str, thread_id: str, message_ids: Sequence[str]) -> None:
-        """Remove messages from a thread; used if their run was refused."""
-        deleted = delete(messages).where(_in_thread(tenant, thread_id, message_ids))
-        async with transaction(self._engines.work, tenant) as connection:
-            await connection.execute(deleted)
-
     async def messages(self, tenant: str, thread_id: str) -> Sequence[ThreadMessage]:
         """Return the messages of a thread in order, without contents."""
         of_run = and_(
@@ -322,9 +302,10 @@ class PostgresThreads:
     async def displayed(
         self, tenant: str, thread_id: str, message_ids: Sequence[str]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return the fields of :meth:`contents`, ``created_at`` and ``siblings`` by message ID.
+        """Return the fields of :meth:`contents`, and further ones, by message ID.
 
-        ``siblings`` are the IDs of all messages with the same parent and role, oldest first.
+        These are ``created_at``, ``answer`` (the stored answer, or None), and ``siblings``: the IDs
+        of all messages with the same parent and role, oldest first.
         """
         parameters = {"tenant": tenant, "thread": thread_id, "wanted": list(message_ids)}
         rows = await read_rows(self._engines.work, _DISPLAYED, parameters, tenant=tenant)
@@ -332,30 +313,21 @@ class PostgresThreads:
             row["message_id"]: {
                 **_content(row),
                 **{name: row[name] for name in ("created_at", "siblings")},
+                "answer": None if row["answer"] is None else StoredAnswer.of_json(row["answer"]),
             }
             for row in rows
         }
 
-    async def place(self, tenant: str, thread_id: str, message_id: str | None) -> Place:
-        """Return a message, or the newest one for None, with the sizes of its thread.
+    async def place(
+        self, tenant: str, thread_id: str, message_id: str | None
+    ) -> tuple[Thread, Place] | None:
+        """Return a thread with the place of a message, or of the newest one for None.
 
-        Raises:
-            MessageNotFoundError: the message does not exist.
+        Returns None if the thread does not exist.
         """
         parameters = {"tenant": tenant, "thread": thread_id, "message": message_id}
-        (row,) = await read_rows(self._engines.work, _PLACE, parameters, tenant=tenant)
-        message = None
-        if row["message_id"] is not None:
-            message = ThreadMessage(
-                message_id=row["message_id"],
-                parent_id=row["parent_id"],
-                role=Role(row["role"]),
-                content=row["content"],
-                status=RunStatus(row["status"]) if row["status"] else None,
-            )
-        elif message_id is not None:
-            raise MessageNotFoundError(message_id)
-        return Place(message, row["messages"], int(row["bytes"]), complete=row["complete"])
+        rows = await read_rows(self._engines.work, _PLACE, parameters, tenant=tenant)
+        return (_thread(rows[0]), _place(rows[0])) if rows else None
 
     async def has(self, tenant: str, thread_id: str, message_id: str) -> bool:
         """Return whether a thread has a message."""
@@ -380,6 +352,46 @@ def _in_thread(tenant: str, thread_id: str, message_ids: Sequence[str]) -> Any:
         messages.c.thread_id == thread_id,
         messages.c.message_id.in_(list(message_ids)),
     )
+
+
+def reply_rows(messages: Sequence[ThreadMessage]) -> list[dict[str, Any]]:
+    """Return messages as a run brings them that is stored with them; the last one is its answer."""
+    names = ("message_id", "parent_id", "content", "run_id", "request_hash")
+    return [
+        {name: getattr(message, name) for name in names}
+        | {"role": message.role.value, "ends": list(message.ends)}
+        for message in messages
+    ]
+
+
+def refusal_of(error: Exception) -> Exception | None:
+    """Return why the messages of a run cannot be stored; None if ``error`` is another one."""
+    reason = error.orig if isinstance(error, DBAPIError) else error
+    if not isinstance(reason, psycopg.Error):
+        return None
+    if reason.sqlstate == _REFUSED:
+        return _REFUSALS[reason.diag.message_primary or ""]()
+    if reason.diag.table_name != messages.name:
+        return None
+    if reason.diag.constraint_name == "messages_follow_one":
+        return MessageNotFoundError()
+    return RunConflictError()
+
+
+def _place(row: Row) -> Place:
+    message = None
+    if row["message_id"] is not None:
+        message = ThreadMessage(
+            message_id=row["message_id"],
+            parent_id=row["parent_id"],
+            role=Role(row["role"]),
+            content=row["content"],
+            status=RunStatus(row["status"]) if row["status"] else None,
+        )
+    answer = None if row["answer"] is None else StoredAnswer.of_json(row["answer"])
+    state = ThreadState(row["created_at"], row["erasures"])
+    complete, size = row["complete"], int(row["bytes"])
+    return Place(state, message, answer, row["messages"], size, complete=complete)
 
 
 def _thread(row: Row) -> Thread:
