@@ -55,13 +55,19 @@ from caseworker.runs.postgres.event_watch import EventWatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
 from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
+from caseworker.runs.postgres.work_search import Search, next_job
 from caseworker.runs.postgres.workers import (
     STALLED_AFTER,
     PostgresWorkers,
     StaleRunRecovery,
     any_taking,
 )
-from caseworker.runs.queue.background import RESCUE_SECONDS, BackgroundWorker, JobRescue
+from caseworker.runs.queue.background import (
+    RESCUE_SECONDS,
+    BackgroundWorker,
+    overdue_search,
+    rescue_jobs,
+)
 from caseworker.runs.queue.worker import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
@@ -401,6 +407,14 @@ class Process:
         background = BackgroundWorker(
             url=self._url, queues=queues, times=queue_times(self.settings), patience=patience
         )
+        searches = [Search(next_job(queues), background.due)]
+        searches += (search for feature in self._features for search in feature.searches)
+        late_seconds = min(RESCUE_SECONDS, worker.stale_after_seconds)
+        for name, queue in queues.items():
+            overdue, rescue = overdue_search(queue, late_seconds), partial(rescue_jobs, name, queue)
+            searches.append(overdue)
+            work = partial(overdue.keep, partial(rescue, late_seconds), late_seconds)
+            self._loops.keep(f"rescue of {name}", work)
         recovery = StaleRunRecovery(
             engines=self._engines,
             interval_seconds=worker.heartbeat_seconds,
@@ -409,9 +423,8 @@ class Process:
             worker_id=executor.worker_id,
             usual_max_running=self.settings.quotas.max_running,
             observers=self.telemetry.observers,
-            queues=list(queues),
             runs_due=self._queue.due,
-            jobs_due=background.due,
+            searches=searches,
             end=executor.end,
             suspects_wait=self._suspects_wait,
         )
@@ -422,13 +435,7 @@ class Process:
         for feature in self._features:
             for name, loop in feature.loops.items():
                 self._loops.keep(name, loop)
-        rescue = JobRescue(
-            connection=self._engines.look,
-            queues=queues,
-            interval_seconds=min(RESCUE_SECONDS, worker.stale_after_seconds),
-        )
         self._loops.keep("background", background.run)
-        self._loops.keep("rescue of jobs", rescue.run)
 
 
 _SILENT: Final = PartState(
@@ -505,7 +512,7 @@ def queue_times(settings: Settings) -> QueueTimes:
     worker = settings.worker
     return QueueTimes(
         poll=worker.poll_seconds,
-        heartbeat=worker.stale_after_seconds / 2,
+        heartbeat=worker.stale_after_seconds,
         stale=STALLED_AFTER * worker.stale_after_seconds,
     )
 
