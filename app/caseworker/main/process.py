@@ -44,6 +44,7 @@ from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
 from caseworker.platform.postgres.migrating import is_current
+from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
 from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import RunApprovals
 from caseworker.runs.executor import ExecutorLimits, RunExecutor
@@ -379,6 +380,8 @@ class Process:
             drain_seconds=worker.drain_seconds,
         )
         await self._heartbeat.beat()
+        if unknown := await tables_without_statistics(self._engines.work):
+            log.warning("database.no_statistics", tables=unknown, advice=ADVICE)
         listener = partial(
             listen_for_workers,
             self._url,
