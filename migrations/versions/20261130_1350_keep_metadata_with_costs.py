@@ -1,8 +1,9 @@
 """Keep the metadata of a run with its costs, so that sums by metadata read no runs.
 
-Rows of runs that ended before this revision get it in the background. The index finds them; it is
-empty afterwards. It is built concurrently, without blocking writes, and an interrupted upgrade is
-repeated from the start.
+Rows of runs that ended before this revision get it in the background. An index finds them; it is
+empty afterwards. Another index finds the pending cancels that have expired, and not all of them.
+Both are built concurrently, without blocking writes, and an interrupted upgrade is repeated from
+the start.
 
 Revision: 20261130_1350
 Revises: 20261130_1330
@@ -17,7 +18,12 @@ down_revision = "20261130_1330"
 branch_labels = None
 depends_on = None
 
-INDEX = "run_costs_without_metadata"
+INDEXES: Mapping[str, str] = {
+    "run_costs_without_metadata": "run_costs (tenant_id, created_at) WHERE metadata IS NULL",
+    "runs_unused": """runs ((greatest(coalesce(pending_cancel_expires_at, created_at),
+        CASE WHEN fence > 0 THEN (created_at AT TIME ZONE 'UTC' + interval '1 day')
+            AT TIME ZONE 'UTC' END))) WHERE request IS NULL""",
+}
 
 REDEFINE = """
 DO $do$ BEGIN EXECUTE (
@@ -57,11 +63,9 @@ def upgrade() -> None:
     with op.get_context().autocommit_block():
         # A concurrent build blocks no one while it waits for older transactions, however long.
         op.execute("SET lock_timeout = 0")
-        op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {INDEX}")
-        op.execute(
-            f"CREATE INDEX CONCURRENTLY {INDEX} ON run_costs (tenant_id, created_at)"
-            " WHERE metadata IS NULL"
-        )
+        for name, definition in INDEXES.items():
+            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+            op.execute(f"CREATE INDEX CONCURRENTLY {name} ON {definition}")
         op.execute("RESET lock_timeout")
 
 
@@ -71,3 +75,4 @@ def downgrade() -> None:
         for before, after in changes.items():
             op.execute(REDEFINE.format(function=function, before=after, after=before))
     op.execute("ALTER TABLE run_costs DROP COLUMN metadata")
+    op.execute("DROP INDEX runs_unused")

@@ -31,7 +31,7 @@ async def test_an_idle_process_sends_three_statements_for_each_heartbeat(
 ) -> None:
     """It renews its lease, reads the runs it owns, and looks for all other work.
 
-    It polls no queue, and no loop of a feature sends a statement of its own.
+    It polls no queue, and no loop of a feature sends another statement.
     """
     sent: list[str] = []
     beaten = asyncio.Event()

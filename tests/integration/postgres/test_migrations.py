@@ -321,6 +321,17 @@ def test_an_interrupted_build_of_indexes_is_repeated(empty_url: str) -> None:
     assert schema_of(empty_url) == EXPECTED.read_text().splitlines()
 
 
+def test_an_interrupted_copy_of_metadata_is_repeated(empty_url: str) -> None:
+    """Functions that were already redefined stay the same, and indexes are built again."""
+    upgrade(empty_url, "20261130_1350")
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '20261130_1330'")
+        connection.execute("DROP INDEX runs_unused")
+    upgrade(empty_url)
+
+    assert schema_of(empty_url) == EXPECTED.read_text().splitlines()
+
+
 def test_each_revision_is_a_transaction_of_its_own(empty_url: str) -> None:
     """Revisions before the failed one stay applied, and their locks are released."""
     upgrade(empty_url, BEFORE)

@@ -20,7 +20,7 @@ ORDER BY 1
 """Return the tables of more than 8 MiB that were never analysed.
 
 A crash of the server also loses the time of the last analysis, but then the table has few changes
-since. ``reltuples`` alone would not tell: building an index sets it. Row security hides
+since. ``reltuples`` is no proof of an analysis: building an index sets it too. Row security hides
 ``pg_stats`` from the owner of the tables.
 """
 

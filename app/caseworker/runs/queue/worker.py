@@ -308,7 +308,7 @@ async def wake_when_due(
 def connections(url: str, patience: Patience, *, at_most: int) -> "AsyncConnectionPool[Connection]":
     """Return a connection pool for a worker; the caller opens it.
 
-    Each of the worker's statements is a transaction of its own, and takes one round trip.
+    Each statement of the worker is a separate transaction, and takes one round trip.
     """
 
     async def without_transactions(connection: Connection) -> None:
