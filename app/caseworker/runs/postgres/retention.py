@@ -36,14 +36,14 @@ _UNUSED_FROM = """greatest(coalesce(pending_cancel_expires_at, created_at), CASE
 it; see :data:`caseworker.runs.postgres.run_statements.FENCE_UNUSED`."""
 
 DROP_PENDING = f"""
-DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
-    SELECT tenant_id, run_id FROM runs
+DELETE FROM runs WHERE request IS NULL AND ctid = ANY (ARRAY(
+    SELECT ctid FROM runs
     WHERE request IS NULL AND {_UNUSED_FROM} <= statement_timestamp()
     ORDER BY {_UNUSED_FROM} LIMIT %s FOR UPDATE SKIP LOCKED
-)
+))
 """  # noqa: S608
 """Delete expired cancel requests for runs that do not exist, and expired rows of
-:data:`KEEP_FENCE`."""
+:data:`KEEP_FENCE`. By ``ctid``, the plan never joins them with all such rows."""
 
 KEEP_FENCE = "INSERT INTO runs (tenant_id, run_id, fence) VALUES (%s, %s, %s)"
 """Keep the ID and the fencing token of an erased run.
