@@ -65,7 +65,7 @@ def upgrade() -> None:
         op.execute("SET lock_timeout = 0")
         for name, definition in INDEXES.items():
             op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
-            op.execute(f"CREATE INDEX CONCURRENTLY {name} ON {definition}")
+            op.execute(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {definition}")
         op.execute("RESET lock_timeout")
 
 

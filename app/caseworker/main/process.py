@@ -381,7 +381,7 @@ class Process:
         )
         await self._heartbeat.beat()
         if unknown := await tables_without_statistics(self._engines.work):
-            log.warning("database.no_statistics", tables=unknown, advice=ADVICE)
+            log.warning("statistics.missing", records=unknown, advice=ADVICE)
         listener = partial(
             listen_for_workers,
             self._url,

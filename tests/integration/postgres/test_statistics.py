@@ -49,8 +49,8 @@ async def test_the_doctor_and_the_start_of_a_process_say_how_to_analyse(
 
     [finding] = [each for each in findings if each.check == "statistics"]
     assert (finding.ok, finding.detail) == (False, f"none of the tables audit: {ADVICE}")
-    [line] = [each for each in lines if each["event"] == "database.no_statistics"]
-    assert line["tables"] == ["audit"]
+    [line] = [each for each in lines if each["event"] == "statistics.missing"]
+    assert line["records"] == ["audit"]
     assert line["advice"] == ADVICE
 
     await oracle.rows("ANALYZE audit")
