@@ -15,6 +15,7 @@ LARGE = """
 INSERT INTO audit (tenant_id, actor, action, target, actor_tenant)
 SELECT 'default', repeat('x', 1000), 'key.created', n, 'default' FROM generate_series(1, 10000) n
 """
+FLUSH = "SELECT pg_stat_force_next_flush()"
 CRASHED = "SELECT pg_stat_reset_single_table_counters('audit'::regclass)"
 
 
@@ -26,6 +27,7 @@ async def test_a_large_table_that_was_never_analysed_is_named(
     assert await tables_without_statistics(stores.engines.work) == []
 
     await oracle.rows(LARGE)
+    await oracle.rows(FLUSH)
     if reindexed:
         await oracle.rows("REINDEX TABLE audit")
     assert await tables_without_statistics(stores.engines.work) == ["audit"]
@@ -42,6 +44,7 @@ async def test_the_doctor_and_the_start_of_a_process_say_how_to_analyse(
 ) -> None:
     """Both name the tables and the command."""
     await oracle.rows(LARGE)
+    await oracle.rows(FLUSH)
     findings = await _asked_of(Settings(), database_url)
     with capture_logs() as lines:
         async with open_tenants(database_url, executes=True):
