@@ -1,61 +1,23 @@
-"""A database whose tables were never analysed, as after a restore, is reported."""
+"""Statistics that many requests read at once."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
-import pytest
-from structlog.testing import capture_logs
+from sqlalchemy import text
 
-from caseworker.main.doctor import _asked_of
-from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
-from caseworker.settings.schema import Settings
+from caseworker.platform.postgres.engines import transaction
 from tests.support.stores import Oracle, Stores
-from tests.support.tenants import open_tenants
-
-LARGE = """
-INSERT INTO audit (tenant_id, actor, action, target, actor_tenant)
-SELECT 'default', repeat('x', 1000), 'key.created', n, 'default' FROM generate_series(1, 10000) n
-"""
-FLUSH = "SELECT pg_stat_force_next_flush()"
-CRASHED = "SELECT pg_stat_reset_single_table_counters('audit'::regclass)"
 
 
-@pytest.mark.parametrize("reindexed", [True, False])
-async def test_a_large_table_that_was_never_analysed_is_named(
-    stores: Stores, oracle: Oracle, reindexed: bool
-) -> None:
-    """A restore builds indexes last, which sets the number of rows, but no other statistics."""
-    assert await tables_without_statistics(stores.engines.work) == []
-
-    await oracle.rows(LARGE)
-    await oracle.rows(FLUSH)
-    if reindexed:
-        await oracle.rows("REINDEX TABLE audit")
-    assert await tables_without_statistics(stores.engines.work) == ["audit"]
-
-    await oracle.rows("ANALYZE audit")
-    assert await tables_without_statistics(stores.engines.work) == []
-
-    await oracle.rows(CRASHED)
-    assert await tables_without_statistics(stores.engines.work) == []
-
-
-async def test_the_doctor_and_the_start_of_a_process_say_how_to_analyse(
-    database_url: str, oracle: Oracle
-) -> None:
-    """Both name the tables and the command."""
-    await oracle.rows(LARGE)
-    await oracle.rows(FLUSH)
-    findings = await _asked_of(Settings(), database_url)
-    with capture_logs() as lines:
-        async with open_tenants(database_url, executes=True):
-            await asyncio.sleep(0)
-
-    [finding] = [each for each in findings if each.check == "statistics"]
-    assert (finding.ok, finding.detail) == (False, f"none of the tables audit: {ADVICE}")
-    [line] = [each for each in lines if each["event"] == "statistics.missing"]
-    assert line["records"] == ["audit"]
-    assert line["advice"] == ADVICE
-
-    await oracle.rows("ANALYZE audit")
-    findings = await _asked_of(Settings(), database_url)
-    assert [each.ok for each in findings if each.check == "statistics"] == [True]
+async def test_one_statement_at_a_time_sums_runs(stores: Stores, oracle: Oracle) -> None:
+    """Further requests wait in the process, and leave connections and cores to other work."""
+    now = datetime.now(UTC)
+    async with asyncio.TaskGroup() as group, transaction(stores.engines.control) as locking:
+        await locking.execute(text("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"))
+        reads = [
+            group.create_task(stores.runs.statistics(tenant, "day", now - timedelta(days=1), now))
+            for tenant in ("a", "a", "b")
+        ]
+        await oracle.until_waiting("relation")
+        assert stores.engines.work.in_use == 1
+    assert [read.result()["total"]["runs"] for read in reads] == [0, 0, 0]
