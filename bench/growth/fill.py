@@ -72,11 +72,9 @@ ORDER BY table_name <> 'threads', table_name <> 'runs', table_name
 """
 """Select the tables with rows of tenants: name, columns, and those of them that are times."""
 
-_METADATA: Final = """jsonb_build_object('customer', 'c-' || c.number % 1000,
-    'source', (ARRAY['mail', 'web', 'app', 'phone', 'import'])[1 + c.number % 5])"""
 _VALUES: Final = {
-    ("runs", "metadata"): _METADATA,
-    ("run_costs", "metadata"): _METADATA,
+    ("runs", "metadata"): """jsonb_build_object('customer', 'c-' || c.number % 1000,
+        'source', (ARRAY['mail', 'web', 'app', 'phone', 'import'])[1 + c.number % 5])""",
     ("runs", "request"): """CASE WHEN c.new_thread IS NULL THEN t.request
         ELSE jsonb_set(t.request, '{chat,thread_id}', to_jsonb(c.new_thread)) END""",
     ("runs", "idempotency_key"): "NULL",

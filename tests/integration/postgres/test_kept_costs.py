@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -341,7 +341,7 @@ async def test_sums_are_right_while_a_migrated_database_is_filled(migrated_url: 
     assert filled > 5
 
 
-async def test_sums_do_not_contain_metadata_and_kept_costs_leave_with_their_runs(
+async def test_kept_costs_do_not_contain_metadata_and_leave_with_their_runs(
     stores: Stores, oracle: Oracle
 ) -> None:
     """After an erasure, a retention sweep and a merge, no row has a sum."""
@@ -353,7 +353,7 @@ async def test_sums_do_not_contain_metadata_and_kept_costs_leave_with_their_runs
     while await costs.keep():
         pass
     names = """SELECT count(*) FROM information_schema.columns WHERE column_name = 'metadata'
-        AND table_name IN ('cost_sums', 'cost_backfill')"""
+        AND table_name IN ('run_costs', 'cost_sums', 'cost_backfill')"""
     assert await oracle.value("SELECT sum(tokens) FROM cost_sums WHERE span = 'day'") == 30
     assert await oracle.value(names) == 0
 
@@ -367,44 +367,6 @@ async def test_sums_do_not_contain_metadata_and_kept_costs_leave_with_their_runs
     assert await oracle.value("SELECT count(*) FROM runs WHERE request IS NOT NULL") == 0
     assert await oracle.value("SELECT count(*) FROM run_costs") == 0
     assert await oracle.value("SELECT count(*) FROM cost_sums") == 0
-
-
-async def test_sums_by_metadata_read_runs_only_until_the_metadata_is_kept(
-    stores: Stores, oracle: Oracle
-) -> None:
-    """Rows of an earlier schema lack it; then it is copied in batches, also for a deleted run."""
-    costs = PostgresCosts(stores.engines.work)
-    for number in range(5):
-        new = replace(new_run(f"r{number}"), metadata={"customer": f"c{number % 2}"})
-        accepted = await stores.runs.accept(new, worker_id="w1")
-        await stores.journal.finish(end_of(accepted.run))
-    await costs.find_gaps()
-    while await costs.keep():
-        pass
-    lacking = "SELECT count(*) FROM run_costs WHERE metadata IS NULL"
-    assert await oracle.value(lacking) == 0
-
-    await oracle.rows("UPDATE run_costs SET metadata = NULL WHERE run_id <> 'r0'")
-    counts = [("c0", 3), ("c1", 2)]
-    assert await runs_by_customer(stores) == counts
-    await oracle.rows("SELECT caseworker_fill_costs(3)")
-    assert await oracle.value(lacking) == 1
-    assert await runs_by_customer(stores) == counts
-
-    while await costs.keep():
-        pass
-    assert await oracle.value(lacking) == 0
-    await oracle.rows("SET session_replication_role = replica")
-    await oracle.rows("UPDATE runs SET metadata = '{}'")
-    assert await runs_by_customer(stores) == counts
-
-
-async def runs_by_customer(stores: Stores) -> list[tuple[str, int]]:
-    spend = PostgresSpend(stores.engines.work, stores.engines.sums)
-    rows = await spend.find(
-        *("default", "metadata.customer"), all_tenants=False, period=None, after=None, before=None
-    )
-    return sorted((row["key"], row["runs"]) for row in rows)
 
 
 async def test_the_erasure_of_a_tenant_leaves_no_sums(stores: Stores, oracle: Oracle) -> None:

@@ -34,7 +34,7 @@ KEEP_STATEMENT_MS: Final = 30_000
 """Statement timeout of the background loop in milliseconds; its slowest statement counts all runs.
 """
 
-_METADATA: Final = "metadata ->> %(key)s"
+_METADATA: Final = "runs.metadata ->> %(key)s"
 _KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "tenant": ("tenant_id", "tenant_id"),
     "agent": ("agent", AGENT),

@@ -195,14 +195,15 @@ def kept_costs(key: str, scope: str) -> str:
 
 
 def kept_costs_by_run(key: str, scope: str) -> str:
-    """Return SQL for the kept costs by run, as rows with ``key``, an expression of the metadata.
+    """Return SQL for the kept costs by run, as rows with ``key``, an expression of ``runs``.
 
-    Runs are read only for rows that lack it; see the table ``run_costs``.
+    ``OFFSET 0`` has the key evaluated before the join, which would else carry whole rows.
     """
-    amounts = f"of_model, (part = 1)::integer AS runs, 1 AS parts, {AMOUNTS}"
-    return f"""SELECT created_at AS at, {key} AS key, {amounts}
-        FROM run_costs WHERE {scope} AND {KEPT} AND metadata IS NOT NULL
-    UNION ALL SELECT at, {key}, {amounts} FROM (
-            SELECT tenant_id, run_id, created_at AS at, of_model, part, {AMOUNTS}
-            FROM run_costs WHERE {scope} AND {KEPT} AND metadata IS NULL
-        ) AS cost JOIN runs USING (tenant_id, run_id)"""  # noqa: S608
+    return f"""SELECT at, key, of_model, (part = 1)::integer AS runs, 1 AS parts, {AMOUNTS}
+        FROM (
+            SELECT tenant_id, run_id, created_at AS at, {key} AS key FROM runs
+            WHERE request IS NOT NULL AND {scope} AND {KEPT} OFFSET 0
+        ) AS run JOIN (
+            SELECT tenant_id, run_id, part, of_model, {AMOUNTS} FROM run_costs
+            WHERE {scope} AND {KEPT}
+        ) AS cost USING (tenant_id, run_id)"""  # noqa: S608

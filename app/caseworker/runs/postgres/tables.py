@@ -198,13 +198,8 @@ run_costs = Table(
     *columns(Boolean, "of_model summed", nullable=False),
     *columns(BigInteger, "llm_calls tokens", nullable=False),
     *columns(Numeric, "cost_usd cost_usd_estimated", nullable=False),
-    Column("metadata", JSONB),
 )
-"""Costs of runs that have ended, by model; see :mod:`caseworker.runs.postgres.costs`.
-
-``metadata`` is that of the run. It is null until a background loop has copied it, if the run ended
-with an earlier schema.
-"""
+"""Costs of runs that have ended, by model; see :mod:`caseworker.runs.postgres.costs`."""
 
 cost_sums = Table(
     "cost_sums",
