@@ -26,7 +26,6 @@ from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError, RunConflictError
 from caseworker.runs.ports import RunStore
 from caseworker.runs.run import NewRun, Run, RunStatus
-from caseworker.runs.service import RunService
 from tests.support.api import Api
 from tests.support.runs import run_service
 from tests.support.stores import new_run

@@ -15,6 +15,7 @@ from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.observing import RunObservers
 from caseworker.runs.postgres.retention import Drop
 from caseworker.runs.postgres.runs import StoreLimits
+from caseworker.runs.postgres.work_search import Search
 from caseworker.runs.queue.background import BackgroundQueue
 from caseworker.settings.schema import Settings
 
@@ -54,6 +55,9 @@ class Opened:
     """Background queues by name. Every process that executes runs also runs their jobs."""
     loops: Mapping[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """Background loops by name. They run in every process that executes runs."""
+    searches: Sequence[Search] = ()
+    """Searches for work of the loops, with the statement that each such process sends at every
+    heartbeat."""
     begin: Callable[[], None] | None = None
     """Called when the process starts."""
     close: Callable[[], Awaitable[None]] | None = None

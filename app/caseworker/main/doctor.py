@@ -121,6 +121,7 @@ async def _asked_of(settings: Settings, url: str) -> list[Finding]:
     from caseworker.main.process import pool_sizes
     from caseworker.platform.postgres.connections import Connection
     from caseworker.platform.postgres.engines import open_engines
+    from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
 
     sizes = pool_sizes(settings)
     patience, engines = sizes.patience, open_engines(url, sizes)
@@ -139,6 +140,7 @@ async def _asked_of(settings: Settings, url: str) -> list[Finding]:
                 [(other, now)] = await (await first.execute(query)).fetchall()
                 ahead = now - (sent_at + time.time()) / 2
         has_keys = await PostgresKeys(engines.control).any()
+        unknown = await tables_without_statistics(engines.control)
     finally:
         await engines.dispose()
     pooled = None if server == other else "use session pooling, or connect to Postgres directly"
@@ -150,6 +152,11 @@ async def _asked_of(settings: Settings, url: str) -> list[Finding]:
     return [
         _finding("pooling", pooling, pooled),
         _finding("clock", f"{ahead:+.3f} s at the database", late),
+        _finding(
+            "statistics",
+            f"none of the tables {', '.join(unknown)}" if unknown else "the tables are analysed",
+            ADVICE if unknown else None,
+        ),
         _finding(
             "access",
             f"requests from {'anywhere' if anyone else 'other machines'} need "

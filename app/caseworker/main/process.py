@@ -44,6 +44,7 @@ from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
 from caseworker.platform.postgres.migrating import is_current
+from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
 from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import RunApprovals
 from caseworker.runs.executor import ExecutorLimits, RunExecutor
@@ -55,13 +56,19 @@ from caseworker.runs.postgres.event_watch import EventWatch
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
 from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
+from caseworker.runs.postgres.work_search import Search, next_job
 from caseworker.runs.postgres.workers import (
     STALLED_AFTER,
     PostgresWorkers,
     StaleRunRecovery,
     any_taking,
 )
-from caseworker.runs.queue.background import RESCUE_SECONDS, BackgroundWorker, JobRescue
+from caseworker.runs.queue.background import (
+    RESCUE_SECONDS,
+    BackgroundWorker,
+    overdue_search,
+    rescue_jobs,
+)
 from caseworker.runs.queue.worker import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
@@ -374,6 +381,8 @@ class Process:
             drain_seconds=worker.drain_seconds,
         )
         await self._heartbeat.beat()
+        if unknown := await tables_without_statistics(self._engines.work):
+            log.warning("statistics.missing", records=unknown, advice=ADVICE)
         listener = partial(
             listen_for_workers,
             self._url,
@@ -402,6 +411,14 @@ class Process:
         background = BackgroundWorker(
             url=self._url, queues=queues, times=queue_times(self.settings), patience=patience
         )
+        searches = [Search(next_job(queues), background.due)]
+        searches += (search for feature in self._features for search in feature.searches)
+        late_seconds = min(RESCUE_SECONDS, worker.stale_after_seconds)
+        for name, queue in queues.items():
+            overdue, rescue = overdue_search(queue, late_seconds), partial(rescue_jobs, name, queue)
+            searches.append(overdue)
+            work = partial(overdue.keep, partial(rescue, late_seconds), late_seconds)
+            self._loops.keep(f"rescue of {name}", work)
         recovery = StaleRunRecovery(
             engines=self._engines,
             interval_seconds=worker.heartbeat_seconds,
@@ -410,9 +427,8 @@ class Process:
             worker_id=executor.worker_id,
             usual_max_running=self.settings.quotas.max_running,
             observers=self.telemetry.observers,
-            queues=list(queues),
             runs_due=self._queue.due,
-            jobs_due=background.due,
+            searches=searches,
             end=executor.end,
             suspects_wait=self._suspects_wait,
         )
@@ -423,13 +439,7 @@ class Process:
         for feature in self._features:
             for name, loop in feature.loops.items():
                 self._loops.keep(name, loop)
-        rescue = JobRescue(
-            connection=self._engines.look,
-            queues=queues,
-            interval_seconds=min(RESCUE_SECONDS, worker.stale_after_seconds),
-        )
         self._loops.keep("background", background.run)
-        self._loops.keep("rescue of jobs", rescue.run)
 
 
 _SILENT: Final = PartState(
@@ -506,7 +516,7 @@ def queue_times(settings: Settings) -> QueueTimes:
     worker = settings.worker
     return QueueTimes(
         poll=worker.poll_seconds,
-        heartbeat=worker.stale_after_seconds / 2,
+        heartbeat=worker.stale_after_seconds,
         stale=STALLED_AFTER * worker.stale_after_seconds,
     )
 

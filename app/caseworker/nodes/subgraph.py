@@ -19,7 +19,6 @@ from caseworker.engine.driver import GraphExecution
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import StepReport
-from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import Total
 from caseworker.nodes.graph_spec import MAX_PARALLEL, StepId
 from caseworker.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField

@@ -99,8 +99,6 @@ class Exemption:
     """Most rows that one may read on the large database."""
     scans: list[str] = field(default_factory=list)
     """Tables that they may read sequentially."""
-    finding: str = ""
-    """The finding that is to be resolved; without one, the exemption stays."""
 
 
 def exemptions() -> list[Exemption]:

@@ -81,7 +81,17 @@ class Upkeep(ObservedService):
         await self.oracle.rows("UPDATE moves SET ended_at = now()")
 
     async def unreadable_schedule(self, tenant: str) -> None:
-        """Let the firing of a schedule fail."""
+        """Let the firing of a schedule fail, and delete the jobs that are left over.
+
+        The previous release and a dead process left them.
+        """
+        await self.oracle.rows(
+            "INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args, status)"
+            " VALUES ('schedules', 'fire_schedule', 'schedule/old', '{}', 'todo'),"
+            " ('schedules', 'stalled', 'schedule/stalled', '{}', 'doing')"
+        )
+        jobs = "SELECT count(*) = 0 FROM procrastinate_jobs WHERE queue_name = 'schedules'"
+        await eventually(lambda: self.oracle.value(jobs))
         body = {"cron": "* * * * *", "run": {"kind": "graph", "graph": SUM}}
         await self.ask(tenant, "PUT", "/schedules/unreadable", body)
         await self.oracle.rows(

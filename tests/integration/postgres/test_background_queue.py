@@ -11,7 +11,6 @@ from caseworker.runs.postgres.dispatch import defer as defer_jobs
 from caseworker.runs.queue.background import (
     BackgroundQueue,
     BackgroundWorker,
-    JobRescue,
     Task,
 )
 from caseworker.runs.queue.worker import QueueTimes
@@ -19,7 +18,6 @@ from tests.support.limits import pool_sizes
 from tests.support.stores import Oracle, Stores, eventually
 
 PLACES = 8
-LATE = "%(seconds)s::float8 > 0"
 TIMES = QueueTimes(poll=0.2, heartbeat=10, stale=60)
 
 
@@ -34,7 +32,7 @@ async def working(url: str, task: Task) -> AsyncIterator[None]:
         url=url,
         queues={
             name: BackgroundQueue(
-                tasks={task_name: task}, at_once=at_once, overdue="false", rescue=none_lost
+                tasks={task_name: task}, at_once=at_once, next_due="SELECT NULL", rescue=none_lost
             )
             for name, task_name, at_once in (("errands", "errand", PLACES), ("chimes", "chime", 1))
         },
@@ -139,26 +137,3 @@ async def test_jobs_that_nobody_knows_take_no_place_for_good(
     await defer(stores, "a", 1)
     async with working(database_url, errand):
         await eventually(all_done)
-
-
-async def test_lost_jobs_are_looked_for_only_in_queues_with_overdue_work(stores: Stores) -> None:
-    """One statement reads which queues have any."""
-    found = asyncio.Queue[str]()
-
-    def queue(name: str, overdue: str) -> BackgroundQueue:
-        async def rescue(late_seconds: float) -> int:
-            found.put_nowait(name)
-            return 1
-
-        return BackgroundQueue(tasks={}, at_once=1, overdue=overdue, rescue=rescue)
-
-    rescue = JobRescue(
-        connection=stores.engines.look,
-        queues={"chimes": queue("chimes", "false"), "errands": queue("errands", LATE)},
-        interval_seconds=0.01,
-    )
-    looking = asyncio.create_task(rescue.run())
-    async with asyncio.timeout(150):
-        assert {await found.get() for _ in range(3)} == {"errands"}
-    looking.cancel()
-    await asyncio.wait({looking})

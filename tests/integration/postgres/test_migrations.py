@@ -315,6 +315,16 @@ def test_an_interrupted_build_of_indexes_is_repeated(empty_url: str) -> None:
     assert schema_of(empty_url) == EXPECTED.read_text().splitlines()
 
 
+def test_an_interrupted_build_of_an_index_is_repeated(empty_url: str) -> None:
+    """The index of the first attempt may be invalid, so it is built again."""
+    upgrade(empty_url, "20261130_1350")
+    with psycopg.connect(empty_url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '20261130_1340'")
+    upgrade(empty_url)
+
+    assert schema_of(empty_url) == EXPECTED.read_text().splitlines()
+
+
 def test_each_revision_is_a_transaction_of_its_own(empty_url: str) -> None:
     """Revisions before the failed one stay applied, and their locks are released."""
     upgrade(empty_url, BEFORE)

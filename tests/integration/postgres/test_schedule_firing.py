@@ -17,11 +17,13 @@ from caseworker.features.schedules.schedule import NewSchedule, Overlap
 from caseworker.features.schedules.timing import CatchUp
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.quotas import Quota
+from caseworker.settings.schema import WorkerSettings
 from tests.integration.postgres.hourly import HOURLY, SCHEDULED_RUN
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import store_limits
 from tests.support.stores import Oracle, Stores, eventually, open_oracle, open_stores
+from tests.support.tenants import open_tenants
 
 KEYED = {"concurrency_key": "k", "concurrency_limit": 2}
 COPY = """
@@ -34,6 +36,7 @@ SELECT %s, 's' || n, '0 * * * *', timezone, catch_up, max_catch_up, overlap, pau
     CASE WHEN n %% 5 = 0 THEN 'unknown' END, 0
 FROM schedules, generate_series(%s::integer, %s::integer) n WHERE name = 'template'
 """
+LAST_AT = "SELECT last_at FROM schedules WHERE name = 's1'"
 DUE = "UPDATE schedules SET next_at = date_trunc('hour', now()) WHERE name <> 'template'"
 FIRED = """
 SELECT tenant_id, metadata ->> 'schedule' AS name, count(*) AS runs FROM runs
@@ -173,32 +176,29 @@ async def test_rejected_and_broken_schedules_hold_up_no_other(
 
 @pytest.mark.usefixtures("template")
 async def test_a_schedule_that_becomes_due_is_fired_without_a_job(
-    stores: Stores, oracle: Oracle
+    database_url: str, oracle: Oracle
 ) -> None:
-    """Jobs by which processes of the previous release wake each other are deleted."""
+    """A process learns of it, and of a rejected one, from the statement of its recovery.
+
+    Jobs by which processes of the previous release wake each other are deleted.
+    """
     await oracle.rows(
         """INSERT INTO procrastinate_jobs (queue_name, task_name, queueing_lock, args, scheduled_at)
         VALUES ('schedules', 'fire_schedule', 'schedule/default/s1/1', '{}', '2999-01-01')"""
     )
     await copy(oracle, "default", 1, 1)
-    firing = asyncio.create_task(firing_of(stores).run())
-
-    async def is_fired() -> bool:
-        return len(await fired(oracle)) == 1
-
-    await oracle.rows(
-        "UPDATE schedules SET next_at = date_trunc('second', now()) + interval '1 second', "
-        "cron = '* * * * *' WHERE name = 's1'"
-    )
-    await oracle.rows(
-        "UPDATE schedules SET next_at = date_trunc('minute', now()) WHERE name = 's1'"
-    )
-    await eventually(is_fired)
-    firing.cancel()
-    await asyncio.wait({firing})
-
-    jobs = "SELECT count(*) FROM procrastinate_jobs WHERE queue_name = 'schedules'"
-    assert await oracle.value(jobs) == 0
+    await oracle.rows("UPDATE schedules SET cron = '* * * * *' WHERE name = 's1'")
+    worker = WorkerSettings(heartbeat_seconds=0.1)
+    async with open_tenants(database_url, executes=True, worker=worker):
+        for error in (None, "The run queue is full."):
+            await oracle.rows(
+                """UPDATE schedules SET next_at = date_trunc('second', now()) + interval '1 second',
+                last_at = NULL, last_error = %s WHERE name = 's1'""",
+                error,
+            )
+            await eventually(lambda: oracle.value(LAST_AT))
+        jobs = "SELECT count(*) = 0 FROM procrastinate_jobs WHERE queue_name = 'schedules'"
+        await eventually(lambda: oracle.value(jobs))
 
 
 @pytest.mark.usefixtures("template")
@@ -210,7 +210,10 @@ async def test_stored_schedules_that_are_not_due_are_not_read(
 
     await copy(oracle, "many", 1, 10_000)
     await oracle.rows("VACUUM ANALYZE schedules")
-    statements = (firing._NEXT, firing._BATCH, firing._DUE_ALONE, firing._REJECTED)
+    statements = (
+        *(firing.NEXT_DUE, firing.RETRY_DUE),
+        *(firing._BATCH, firing._DUE_ALONE, firing._REJECTED),
+    )
     async with open_oracle(database_url) as reader:
         for statement in statements:
             parameters = firing._FIRST if statement is firing._BATCH else ()

@@ -15,7 +15,7 @@ from caseworker.features.webhooks.delivery import (
     EndpointAnswer,
 )
 from caseworker.features.webhooks.feature import delivery_limits
-from caseworker.features.webhooks.postgres import OVERDUE, PostgresWebhooks
+from caseworker.features.webhooks.postgres import NEXT_DUE, PostgresWebhooks
 from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.webhook_addresses import UrlRules
@@ -147,8 +147,7 @@ async def test_a_claim_that_was_lost_is_found_and_made_again(
     wanted = await delivery_id(oracle)
     first = await webhooks.begin("default", wanted, claim_seconds=0)
     await oracle.rows("DELETE FROM procrastinate_jobs")
-    overdue = [await oracle.value(f"SELECT {OVERDUE % {'seconds': each}}") for each in (0, 1e6)]
-    assert overdue == [True, False]
+    assert -3600 < await oracle.value(NEXT_DUE) < 0
     assert await webhooks.rescue(0) == 1
     assert await webhooks.rescue(0) == 0
     again = await webhooks.begin("default", wanted, claim_seconds=60)

@@ -1,26 +1,32 @@
 """The feature ``schedules``: starts runs at the times of a cron expression."""
 
+from functools import partial
 from typing import Final
 
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.schedules import http
-from caseworker.features.schedules.firing import SEARCH_SECONDS, ScheduleFiring
+from caseworker.features.schedules.firing import (
+    NEXT_DUE,
+    RETRY_DUE,
+    RETRY_SECONDS,
+    ScheduleFiring,
+)
 from caseworker.features.schedules.postgres import PostgresSchedules
+from caseworker.runs.postgres.work_search import Search
 
 
 def open_schedules(parts: Parts) -> Opened:
-    """Build the store of schedules, and the loop that fires them."""
-    settings = parts.settings
+    """Build the store of schedules, and the loops that fire them."""
     store = PostgresSchedules(
-        parts.engines, parts.limits, max_schedules=settings.admission.max_schedules
+        parts.engines, parts.limits, max_schedules=parts.settings.admission.max_schedules
     )
-    firing = ScheduleFiring(
-        parts.engines,
-        parts.limits,
-        observers=parts.observers,
-        interval_seconds=min(SEARCH_SECONDS, 2 * settings.worker.heartbeat_seconds),
-    )
-    return Opened(services=[store], loops={"schedules": firing.run})
+    firing = ScheduleFiring(parts.engines, parts.limits, observers=parts.observers)
+    due, rejected = Search(NEXT_DUE), Search(RETRY_DUE)
+    loops = {
+        "schedules": partial(due.keep, firing.fire_due),
+        "rejected schedules": partial(rejected.keep, firing.retry, RETRY_SECONDS),
+    }
+    return Opened(services=[store], loops=loops, searches=[due, rejected])
 
 
 SCHEDULES: Final = Feature(

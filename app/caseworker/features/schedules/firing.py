@@ -1,8 +1,9 @@
 """Starts the runs of schedules that are due.
 
-Every process that executes runs searches the table for due schedules. Locked rows belong to other
-processes. One transaction creates the run and advances its schedule, so neither a crash nor a
-second process starts a run twice or loses one.
+Every process that executes runs searches the table when a schedule is due; the statement that looks
+for work at each heartbeat returns when that is. Locked rows belong to other processes. One
+transaction creates the run and advances its schedule, so neither a crash nor a second process
+starts a run twice or loses one.
 
 A batch starts all runs that nothing restricts with a few statements. The other schedules, such as
 those of tenants with a quota, are fired one by one, and the tenants take turns. A schedule whose
@@ -15,10 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from psycopg import AsyncConnection as AsyncPgConnection
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -54,17 +54,20 @@ connection while it fires."""
 RETRY_SECONDS: Final = 5.0
 """Interval, in seconds, at which rejected runs are retried."""
 
-SEARCH_SECONDS: Final = 2.0
-"""Maximum number of seconds between two searches. A process sleeps until the next schedule that it
-knows is due, so only schedules that were stored since can be late by this."""
-
-BUSY_SECONDS: Final = 0.1
-"""Seconds until the next search while other processes fire the due schedules."""
-
-_NEXT = """
-SELECT extract(epoch FROM next_at - clock_timestamp())::float8 AS seconds
+NEXT_DUE: Final = """
+SELECT extract(epoch FROM next_at - now())::float8
 FROM schedules WHERE next_at IS NOT NULL AND last_error IS NULL ORDER BY next_at LIMIT 1
 """
+"""Return the seconds until the next schedule is due."""
+
+_JOBS = "FROM procrastinate_jobs WHERE queue_name = 'schedules' AND status = 'todo'"
+
+RETRY_DUE: Final = f"""
+SELECT 0::float8 WHERE EXISTS (
+    SELECT FROM schedules WHERE next_at <= now() AND last_error IS NOT NULL
+) OR EXISTS (SELECT {_JOBS})
+"""  # noqa: S608 - nothing of a caller's is in it, here and below
+"""Return zero if there is anything for :meth:`ScheduleFiring.retry` to do."""
 
 _IS_DUE = "next_at <= statement_timestamp() AND last_error IS NULL"
 
@@ -72,7 +75,7 @@ _BATCH = f"""
 SELECT * FROM schedules
 WHERE {_IS_DUE} AND (next_at, tenant_id, name) > (%s::timestamptz, %s, %s COLLATE "C")
 ORDER BY next_at, tenant_id, name LIMIT {BATCH} FOR UPDATE SKIP LOCKED
-"""  # noqa: S608 - nothing of a caller's is in it, here and below
+"""  # noqa: S608
 
 _FIRST: Final = (datetime.min.replace(tzinfo=UTC), "", "")
 """Position before all schedules."""
@@ -104,7 +107,7 @@ SELECT tenant_id, name FROM (
 _DUE_ALONE = _ALONE.format(condition=_IS_DUE)
 _REJECTED = _ALONE.format(condition="next_at <= statement_timestamp() AND last_error IS NOT NULL")
 
-_DROP_JOBS = "DELETE FROM procrastinate_jobs WHERE queue_name = 'schedules' AND status = 'todo'"
+_DROP_JOBS = f"DELETE {_JOBS}"
 """Delete the jobs with which processes of the previous release wake each other."""
 
 _WHY_NOT: Mapping[type[Exception], str] = {
@@ -129,8 +132,6 @@ class ScheduleFiring:
     observers: RunObservers = field(default_factory=RunObservers)
     """Observers to notify when a schedule creates a run, or cancels one that has not started
     yet."""
-    interval_seconds: float = SEARCH_SECONDS
-    """Maximum number of seconds between two searches."""
     _in_batches: bool = field(init=False)
     """Whether the default quota limits at most storage, which a batch checks itself, and the number
     of active runs, which claims check."""
@@ -139,25 +140,6 @@ class ScheduleFiring:
         """Find out whether batches may start any runs."""
         usual = usual_of(DEFAULT_TENANT, self.limits.quota)
         self._in_batches = replace(usual, max_running=None) == UNLIMITED
-
-    async def run(self) -> None:
-        """Fire schedules when they are due; after a database outage, continue when it is over."""
-        loop = asyncio.get_running_loop()
-        retry_at = loop.time()
-        while True:
-            pause = self.interval_seconds
-            try:
-                if loop.time() >= retry_at:
-                    retry_at = loop.time() + RETRY_SECONDS
-                    await self.retry()
-                seconds = await self.engines.look.use(_seconds_until_next)
-                if seconds is not None and seconds <= 0:
-                    await self.fire_due()
-                    seconds = BUSY_SECONDS
-                pause = min(pause, pause if seconds is None else seconds)
-            except StoreUnavailableError:
-                pass
-            await asyncio.sleep(pause)
 
     async def fire_due(self) -> None:
         """Fire all schedules that are due, except those whose runs were rejected before."""
@@ -168,7 +150,7 @@ class ScheduleFiring:
             pass
 
     async def retry(self) -> None:
-        """Retry some of the rejected runs."""
+        """Retry some of the rejected runs, and delete the jobs of the previous release."""
         async with transaction(self.engines.work) as connection:
             await connection.exec_driver_sql(_DROP_JOBS)
         await self._fire_alone(_REJECTED)
@@ -364,12 +346,6 @@ class ScheduleFiring:
             else:  # a pending cancel ended it at once
                 notifications.append(partial(self.observers.ended, accepted.run, None))
         return replace(schedule, last_run_id=new.key.run_id), notifications
-
-
-async def _seconds_until_next(connection: AsyncPgConnection[Any]) -> float | None:
-    """Return the seconds until the next schedule is due; None if there is none."""
-    row = await (await connection.execute(_NEXT, prepare=True)).fetchone()
-    return None if row is None else row["seconds"]
 
 
 async def _at_work(connection: AsyncConnection, key: RunKey) -> bool:

@@ -16,9 +16,8 @@ from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.costs import (
     AGENT,
-    FILL,
     FIND_GAPS,
-    SUM,
+    KEEP,
     TRY_LOCK_SUMS,
     bounds_of,
     kept_costs,
@@ -130,7 +129,7 @@ class PostgresSpend:
 
 
 class PostgresCosts:
-    """Keeps the costs of runs; every method is a series of short transactions."""
+    """Keeps the costs of runs; every method is a short transaction."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -151,8 +150,5 @@ class PostgresCosts:
         Raises:
             StoreUnavailableError: the database is unavailable or too busy.
         """
-        more = False
-        for statement in (FILL, SUM):
-            async with transaction(self._pool, statement_ms=KEEP_STATEMENT_MS) as connection:
-                more |= (await connection.exec_driver_sql(statement)).scalar_one()
-        return more
+        async with transaction(self._pool, statement_ms=KEEP_STATEMENT_MS) as connection:
+            return bool((await connection.exec_driver_sql(KEEP)).scalar_one())

@@ -8,7 +8,7 @@ from caseworker.core.trace.payloads import Payloads
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.webhooks import http
 from caseworker.features.webhooks.delivering import Deliveries, DeliveryLimits
-from caseworker.features.webhooks.postgres import OVERDUE, PostgresWebhooks
+from caseworker.features.webhooks.postgres import NEXT_DUE, PostgresWebhooks
 from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.http.problems import invalid
@@ -53,7 +53,7 @@ def open_webhooks(parts: Parts) -> Opened:
     queue = BackgroundQueue(
         tasks={DELIVER: deliveries.deliver},
         at_once=settings.max_parallel,
-        overdue=OVERDUE,
+        next_due=NEXT_DUE,
         rescue=store.rescue,
     )
     check = WebhookCheck(require_secret)

@@ -88,10 +88,11 @@ FROM webhook_secrets WHERE tenant_id = %(tenant)s
 RETURNING version, created_at, expires_at
 """
 
-OVERDUE = """EXISTS (
-    SELECT FROM webhook_deliveries
-    WHERE status = 'pending' AND due_at < now() - make_interval(secs => %(seconds)s::float8)
-)"""
+NEXT_DUE = """
+SELECT extract(epoch FROM due_at - now())::float8 FROM webhook_deliveries
+WHERE status = 'pending' ORDER BY due_at LIMIT 1
+"""
+"""Return the seconds until the next delivery is due."""
 
 _FORGOTTEN = """
 SELECT tenant_id, delivery_id FROM (

@@ -134,7 +134,8 @@ class KeptConnection:
     """One connection outside of all pools, for statements that a process sends all the time.
 
     Every statement is its own transaction, and rows are mappings. Without BEGIN, COMMIT and the
-    check of a pool, a statement takes one round trip.
+    check of a pool, a statement takes one round trip. A plan that was made when a table was small
+    does not scan it.
     """
 
     size = 1
@@ -167,6 +168,7 @@ class KeptConnection:
                         self._connection = None
                 self._connection = await self._connect()
                 await self._connection.set_autocommit(True)
+                await self._connection.execute("SET enable_seqscan = off")
                 self._connection.row_factory = dict_row
                 return await work(self._connection)
         except ERRORS as error:

@@ -34,11 +34,9 @@ LOCK_SUMS: Final = f"SELECT pg_{_LOCK}"
 TRY_LOCK_SUMS: Final = f"SELECT pg_try_{_LOCK}"
 """Return whether this transaction holds the lock that lets one process at a time keep costs."""
 
-FILL: Final = "SELECT caseworker_fill_costs(500)"
-"""Store the costs of some runs that may lack them; return whether there may be more."""
-
-SUM: Final = "SELECT caseworker_sum_costs(5000)"
-"""Add stored costs to the sums, and merge sums; return whether there may be more."""
+KEEP: Final = "SELECT caseworker_fill_costs(500)::integer + caseworker_sum_costs(5000)::integer > 0"
+"""Store the costs of some runs that may lack them, add stored costs to the sums, and merge sums.
+Return whether there may be more."""
 
 FIND_GAPS: Final = """
 INSERT INTO cost_backfill (tenant_id, before)

@@ -22,8 +22,9 @@ missed."""
 ACCOUNT_CHANNEL = "caseworker_accounts"
 """Postgres notification channel for settlements in accounts for which calls wait."""
 
-QUIET_SECONDS = 5.0
-"""Seconds without notifications after which the connection is checked."""
+QUIET_SECONDS = 15.0
+"""Seconds without notifications after which the connection is checked. Until a lost connection is
+noticed, the statements of each heartbeat find what was not notified."""
 
 ANSWER_SECONDS = 5.0
 

@@ -273,6 +273,8 @@ class PostgresRunReader:
             self.engines.sums.held(),
             transaction(self.engines.work, tenant, statement_ms=LIST_STATEMENT_MS) as connection,
         ):
+            # The durations of a million runs are sorted; only one such statement runs at a time.
+            await connection.exec_driver_sql("SET LOCAL work_mem = '64MB'")
             bounds = await bounds_of(connection, tenant, after, before, by_day=period == "day")
             values = {"tenant": tenant, "period": period, **bounds.values()}
             rows = (await connection.exec_driver_sql(STATISTICS, values)).mappings().all()

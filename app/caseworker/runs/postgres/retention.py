@@ -12,7 +12,7 @@ from sqlalchemy import Table, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.runs.errors import RunNotEndedError, RunNotFoundError
-from caseworker.runs.postgres.run_statements import FENCE_UNUSED, STORED_BYTES
+from caseworker.runs.postgres.run_statements import STORED_BYTES
 from caseworker.runs.postgres.tables import metadata, of_run, runs
 from caseworker.runs.run import TERMINAL, RunKey
 
@@ -30,17 +30,20 @@ DROP_JOBS = """
 DELETE FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%s)
 """
 
+_UNUSED_FROM = """greatest(coalesce(pending_cancel_expires_at, created_at), CASE WHEN fence > 0
+        THEN (created_at AT TIME ZONE 'UTC' + interval '1 day') AT TIME ZONE 'UTC' END)"""
+"""SQL for the time from which a row without a run can be deleted, as the index ``runs_unused`` has
+it; see :data:`caseworker.runs.postgres.run_statements.FENCE_UNUSED`."""
+
 DROP_PENDING = f"""
-DELETE FROM runs WHERE request IS NULL AND (tenant_id, run_id) IN (
-    SELECT tenant_id, run_id FROM runs
-    WHERE request IS NULL
-        AND coalesce(pending_cancel_expires_at, created_at) <= statement_timestamp()
-        AND {FENCE_UNUSED}
-    LIMIT %s FOR UPDATE SKIP LOCKED
-)
+DELETE FROM runs WHERE request IS NULL AND ctid = ANY (ARRAY(
+    SELECT ctid FROM runs
+    WHERE request IS NULL AND {_UNUSED_FROM} <= statement_timestamp()
+    ORDER BY {_UNUSED_FROM} LIMIT %s FOR UPDATE SKIP LOCKED
+))
 """  # noqa: S608
 """Delete expired cancel requests for runs that do not exist, and expired rows of
-:data:`KEEP_FENCE`."""
+:data:`KEEP_FENCE`. By ``ctid``, the plan never joins them with all such rows."""
 
 KEEP_FENCE = "INSERT INTO runs (tenant_id, run_id, fence) VALUES (%s, %s, %s)"
 """Keep the ID and the fencing token of an erased run.

@@ -39,6 +39,7 @@ from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from caseworker.runs.postgres.runs import halt_overdue, stopped_started
+from caseworker.runs.postgres.work_search import Search, look_statement
 from caseworker.runs.run import RunKey
 from caseworker.runs.silence import SilenceWatch, Silent
 
@@ -146,51 +147,6 @@ DELETE FROM procrastinate_jobs WHERE id IN (
 STALLED_AFTER = 3
 """Factor by which a queue worker's time to count as dead exceeds that of a process. It sends fewer
 heartbeats, because only the deletion of its unfinished jobs depends on them."""
-
-LOOK = """
-SELECT
-    (SELECT json_object_agg(worker_id, beat_at) FROM workers) AS beats,
-    EXISTS (SELECT FROM runs WHERE status = 'waiting' AND queued_at <= now()) AS due,
-    EXISTS (
-        SELECT FROM runs
-        WHERE deadline <= now() AND status = 'queued'
-    ) OR EXISTS (
-        SELECT FROM runs
-        WHERE status = 'queued' AND cancel_requested_at IS NOT NULL AND started_at IS NOT NULL
-    ) AS stopped,
-    EXISTS (
-        SELECT FROM deaths d WHERE suspect AND (
-            SELECT status = 'queued' AND queued_at <= now() FROM runs r
-            WHERE r.tenant_id = d.tenant_id AND r.run_id = d.run_id)
-    ) AND (
-        SELECT count(*) FROM deaths d WHERE suspect AND (
-            SELECT status = 'running' FROM runs r
-            WHERE r.tenant_id = d.tenant_id AND r.run_id = d.run_id)
-    ) < 2 AS suspects,
-    (
-        SELECT extract(epoch FROM queued_at - now())::float8 FROM runs
-        WHERE status = 'queued' ORDER BY queued_at LIMIT 1
-    ) AS run_seconds,
-    (
-        SELECT extract(epoch FROM min(job.at) - now())::float8
-        FROM unnest(%s::text[]) AS queue(name), LATERAL (
-            (SELECT now() AS at FROM procrastinate_jobs
-            WHERE status = 'todo' AND queue_name = queue.name AND scheduled_at IS NULL
-            ORDER BY id LIMIT 1)
-            UNION ALL
-            (SELECT scheduled_at FROM procrastinate_jobs
-            WHERE status = 'todo' AND queue_name = queue.name AND scheduled_at IS NOT NULL
-            ORDER BY scheduled_at LIMIT 1)
-        ) job
-    ) AS job_seconds
-"""
-"""Return the last heartbeats of all workers, and which further work there is.
-
-``run_seconds`` and ``job_seconds`` are the seconds until the next queued run, or the next job of
-the given queues, may start; None if there is none. With ``now()`` each part reads one row of an
-index; with ``clock_timestamp()`` they would read all of them. The few suspects are looked up one by
-one; a join might read all queued runs.
-"""
 
 
 class PostgresWorkers:
@@ -324,22 +280,22 @@ class StaleRunRecovery:
     observers: RunObservers = field(default_factory=RunObservers)
     """Observers to notify of runs that recovery ends, because their deadline passed before they
     started."""
-    queues: Sequence[str] = ()
-    """Names of the queues of background jobs."""
     runs_due: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a queued run may start. A notification usually comes first."""
-    jobs_due: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a job of ``queues`` may start."""
+    searches: Sequence[Search] = ()
+    """Searches for other work, such as jobs and due schedules."""
     suspects_wait: Callable[[bool], None] = lambda _: None
     """Called with whether runs wait for a process in which they run alone."""
     end: Callable[[RunKey], Awaitable[None]]
     """Ends a run that has started, was stopped, and is executed by no process."""
     clock: Callable[[], float] = time.monotonic
     _watch: SilenceWatch = field(init=False)
+    _look_statement: str = field(init=False)
     _awaits_claims: bool = False
 
     def __post_init__(self) -> None:
         """Start without knowing of any heartbeats."""
+        self._look_statement = look_statement(self.searches)
         self._watch = SilenceWatch(
             interval_seconds=self.interval_seconds,
             stale_seconds=self.stale_seconds,
@@ -387,11 +343,13 @@ class StaleRunRecovery:
                 await connection.exec_driver_sql(AWAIT_CLAIMS)
             self._awaits_claims = True
         self._wake(look["run_seconds"], self.runs_due)
-        self._wake(look["job_seconds"], self.jobs_due)
+        for number, search in enumerate(self.searches):
+            self._wake(look[f"search_{number}"], search.due)
         self.suspects_wait(look["suspects"])
+        overdue = -(look["run_seconds"] or 0.0) > self.stale_seconds
         sweeps = (
-            (thorough or silent, partial(self._take_lost, silent)),
-            (thorough, self._take_forgotten),
+            (silent or (thorough and look["running"]), partial(self._take_lost, silent)),
+            (thorough and (overdue or look["doing"]), self._take_forgotten),
             (look["due"], take_due),
         )
         recovered: list[RunKey] = []
@@ -422,14 +380,15 @@ class StaleRunRecovery:
         return len(ended)
 
     async def _look(self, connection: AsyncPgConnection[Any]) -> Mapping[str, Any]:
-        rows = await connection.execute(LOOK, (list(self.queues),), prepare=True)
+        rows = await connection.execute(self._look_statement, prepare=True)
         (row,) = await rows.fetchall()
         return row  # type: ignore[no-any-return]
 
     def _wake(self, seconds: float | None, event: asyncio.Event) -> None:
         """Set ``event`` in ``seconds``, unless the next read comes first."""
         if seconds is not None and seconds < self.interval_seconds:
-            asyncio.get_running_loop().call_later(max(0, seconds), event.set)
+            # A timer may end a fraction of a millisecond early, when no work is due yet.
+            asyncio.get_running_loop().call_later(max(0, seconds) + 0.001, event.set)
 
     async def _take_lost(
         self, silent: Sequence[Silent], connection: AsyncConnection

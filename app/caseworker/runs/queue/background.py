@@ -2,7 +2,7 @@
 
 A job only wakes a process. The work and the time at which it is due are stored in a table row, and
 a worker claims that row. A job that is lost, duplicated or late is therefore harmless.
-:class:`JobRescue` replaces lost jobs.
+:func:`rescue_jobs` replaces lost jobs.
 """
 
 import asyncio
@@ -15,12 +15,10 @@ import procrastinate
 import structlog
 from procrastinate.connector import BaseConnector
 from procrastinate.jobs import Job, Status
-from psycopg import AsyncConnection
 
-from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.connections import Patience
-from caseworker.platform.postgres.engines import KeptConnection
+from caseworker.runs.postgres.work_search import Search
 from caseworker.runs.queue.worker import (
     CapacityAwareJobManager,
     QueueTimes,
@@ -45,7 +43,7 @@ A single tenant gets three quarters of all slots. The rest stays free for tenant
 """
 
 RESCUE_SECONDS = 5.0
-"""Minimum interval, in seconds, between searches for lost jobs. A job that is late by more than
+"""Minimum interval, in seconds, between two rescues of lost jobs. A job that is late by more than
 this is treated as lost."""
 
 
@@ -58,8 +56,8 @@ class BackgroundQueue:
     at_once: int
     """Maximum number of concurrent jobs from this queue, so that slow jobs do not delay other
     queues."""
-    overdue: str
-    """SQL condition: whether any work is overdue by ``%(seconds)s``."""
+    next_due: str
+    """SQL query for the seconds until the first work is due, as in a search."""
     rescue: Callable[[float], Awaitable[int]]
     """Queues a job for each piece of work that is overdue by the given seconds, because its job or
     its process was lost; returns their number."""
@@ -150,33 +148,12 @@ class BackgroundWorker:
                     helper.cancel()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRescue:
-    """Queues a new job for due work whose job, or whose process, was lost."""
+def overdue_search(queue: BackgroundQueue, late_seconds: float) -> Search:
+    """Return the search for work that is overdue by ``late_seconds``."""
+    return Search(f"SELECT {late_seconds!r}::float8 + ({queue.next_due})")
 
-    connection: KeptConnection
-    queues: Mapping[str, BackgroundQueue]
-    interval_seconds: float
-    """Seconds between two searches. Work that is overdue by this long counts as lost."""
 
-    async def run(self) -> None:
-        """Search at intervals; after a database outage, continue at the next interval."""
-        while True:
-            await asyncio.sleep(self.interval_seconds)
-            try:
-                await self._look()
-            except StoreUnavailableError:
-                continue
-
-    async def _look(self) -> None:
-        overdue = await self.connection.use(self._overdue)
-        for name, queue in self.queues.items():
-            if overdue[name] and (count := await queue.rescue(self.interval_seconds)):
-                log.warning("jobs.rescued", queue=name, count=count)
-
-    async def _overdue(self, connection: AsyncConnection[Any]) -> Mapping[str, bool]:
-        conditions = [f"{queue.overdue} AS {name}" for name, queue in self.queues.items()]
-        query, values = f"SELECT {', '.join(conditions)}", {"seconds": self.interval_seconds}
-        rows = await connection.execute(query, values, prepare=True)
-        (row,) = await rows.fetchall()
-        return row  # type: ignore[no-any-return]
+async def rescue_jobs(name: str, queue: BackgroundQueue, late_seconds: float) -> None:
+    """Queue a new job for overdue work whose job, or whose process, was lost."""
+    if count := await queue.rescue(late_seconds):
+        log.warning("jobs.rescued", queue=name, count=count)

@@ -306,13 +306,21 @@ async def wake_when_due(
 
 
 def connections(url: str, patience: Patience, *, at_most: int) -> "AsyncConnectionPool[Connection]":
-    """Return a connection pool for a worker; the caller opens it."""
+    """Return a connection pool for a worker; the caller opens it.
+
+    Each statement of the worker is a separate transaction, and takes one round trip.
+    """
+
+    async def without_transactions(connection: Connection) -> None:
+        await connection.set_autocommit(True)
+
     return AsyncConnectionPool(
         connection_class=Connection,
         kwargs=connect_options(url, patience),
         min_size=1,
         max_size=at_most,
         timeout=patience.connect_seconds,
+        configure=without_transactions,
         check=Connection.check,
         open=False,
     )
