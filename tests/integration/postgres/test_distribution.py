@@ -61,6 +61,7 @@ OTHER_JOINS = {
     "procrastinate_workers": "the queue's own",
     "pg_namespace": "catalogues",
     "pg_attribute": "catalogues",
+    "pg_class": "catalogues",
 }
 
 
