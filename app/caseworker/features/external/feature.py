@@ -37,8 +37,8 @@ def open_external(parts: Parts) -> Opened:
     server = parts.settings.server
     if (address := parts.services.get(Address)) is not None:
         sessions.secret = address.secret
-    sessions.note_objects = attempts.note_objects
-    sessions.known_objects = attempts.known_objects
+    sessions.objects.note = attempts.note_objects
+    sessions.objects.known = attempts.known_objects
     sessions.free_fields = _free_fields(parts.settings)
 
     async def opened(run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:

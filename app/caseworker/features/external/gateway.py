@@ -467,7 +467,7 @@ async def _read(
         body = await sessions.reading.call(read, size)
         if references := references_in(body.parts):
             tenant, ids = session.key.tenant, [each for _, each in references]
-            known_ids = await sessions.known_objects(tenant, ids)
+            known_ids = await sessions.objects.known(tenant, ids)
             require_known(references, known_ids)
             body = replace(body, references=known_ids)
     return body

@@ -41,6 +41,7 @@ from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.features.external.dialects import Dialect
 from caseworker.features.external.free_fields import FreeFields
+from caseworker.features.external.objects import ProviderObjects
 from caseworker.features.external.recorded import RecordedCall, RecordedCalls, call_named
 from caseworker.features.external.step_keys import key_of_step
 from caseworker.features.external.tools import (
@@ -443,7 +444,7 @@ class Session:
             value = entry.answered.value
             if objects := value[WIRE].get(OBJECTS):
                 tokens = value["tokens_in"] + value["tokens_out"]
-                await self._context.service(Sessions).note_objects(self.key, objects, tokens)
+                await self._context.service(ProviderObjects).note(self.key, objects, tokens)
         for at, tool in enumerate(entry.answered.value.get("tool_calls", ())):
             if tool["name"] not in self.journaled_tools:
                 node_id, position = entry.answered.node_id, f"{entry.key}/{at}"
@@ -749,10 +750,6 @@ class Session:
 class Sessions:
     """The external runs that this process owns, by key."""
 
-    note_objects: Callable[[RunKey, Sequence[str], int], Awaitable[None]]
-    """Stores that a reply to a run has named these objects at the provider, and its tokens."""
-    known_objects: Callable[[str, Sequence[str]], Awaitable[Mapping[str, int | None]]]
-    """Returns which of these objects a reply to a tenant has named, with the reply's tokens."""
     free_fields: FreeFields
     """Fields that the operator allows in runs that limit their spending."""
 
@@ -771,6 +768,8 @@ class Sessions:
         """Secret of this process, which makes the keys of its steps."""
         self.url: str | None = None
         """URL at which this process serves HTTP; None if it does not."""
+        self.objects = ProviderObjects()
+        """Objects at providers to which requests may refer."""
         self.reading = PacedThread()
         """Reads long bodies, one at a time, next to the event loop."""
 
