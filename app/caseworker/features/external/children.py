@@ -9,7 +9,8 @@ from fastapi import Response
 
 from caseworker.core.budget.stops import HandOver
 from caseworker.features.external.owners import Owners
-from caseworker.features.external.session import Session, Sessions
+from caseworker.features.external.session import Session
+from caseworker.features.external.sessions import Sessions
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest

@@ -36,7 +36,8 @@ from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.report import class_of
 from caseworker.features.external.dialects import CHAT_COMPLETIONS, MESSAGES, Dialect
 from caseworker.features.external.gateway import reply_to
-from caseworker.features.external.session import ExternalData, Session, Sessions
+from caseworker.features.external.session import ExternalData, Session
+from caseworker.features.external.sessions import Sessions
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.approval import DEFAULT_TIMEOUT_SECONDS
 from caseworker.nodes.function import FunctionNode, execution_context, is_awaitable

@@ -15,7 +15,7 @@ from caseworker.features.external.free_fields import FieldsOf, FreeFields
 from caseworker.features.external.gateway import GatewayLimits
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
-from caseworker.features.external.session import Sessions
+from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope, with_implied

@@ -40,10 +40,10 @@ from caseworker.features.external.session import (
     Flight,
     GatewayRequest,
     Session,
-    Sessions,
     UnknownModelError,
     WrongDialectError,
 )
+from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools

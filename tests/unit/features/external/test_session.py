@@ -9,7 +9,8 @@ import pytest
 
 from caseworker.core.budget.stops import HandOver, StopKind
 from caseworker.engine.report import GraphOutcome
-from caseworker.features.external.session import ExternalData, Session, Sessions, reported
+from caseworker.features.external.session import ExternalData, Session, reported
+from caseworker.features.external.sessions import Sessions
 from caseworker.runs.journal import LostRunError
 from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
 from caseworker.runs.run import CallRecord, RunKey, RunKind

@@ -1,0 +1,128 @@
+"""The sessions of the gateway that a process has open."""
+
+import asyncio
+import secrets
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from cachetools import TTLCache
+
+from caseworker.core.budget.stops import HandOver, Stop
+from caseworker.core.budget.usage import Charge, sum_of
+from caseworker.features.external.free_fields import FreeFields
+from caseworker.features.external.objects import ProviderObjects
+from caseworker.features.external.session import Session
+from caseworker.features.external.step_keys import key_of_step
+from caseworker.features.external.tools import (
+    CHILD,
+)
+from caseworker.platform.fair_threads import PacedThread
+from caseworker.runs.replay import spent_before
+from caseworker.runs.run import CallRecord, RunKey
+
+CallsOf = Callable[[RunKey], Awaitable[Sequence[CallRecord]]]
+CLOSED_SECONDS: Final = 60.0
+"""Seconds for which a process remembers why a session has ended."""
+MAX_CLOSED: Final = 10_000
+
+
+class Sessions:
+    """The external runs that this process owns, by key."""
+
+    free_fields: FreeFields
+    """Fields that the operator allows in runs that limit their spending."""
+
+    def __init__(self, calls: CallsOf, *, stuck_seconds: Callable[[], float] = lambda: 0.0) -> None:
+        """``calls`` returns the journal of a run.
+
+        ``stuck_seconds`` returns for how long the writes of this process have made no progress.
+        """
+        self._calls = calls
+        self.stuck_seconds = stuck_seconds
+        self._open: dict[RunKey, Session] = {}
+        self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
+        self._opened = asyncio.Event()
+        self._of_steps: dict[str, Session] = {}
+        self.secret = secrets.token_hex(32)
+        """Secret of this process, which makes the keys of its steps."""
+        self.url: str | None = None
+        """URL at which this process serves HTTP; None if it does not."""
+        self.objects = ProviderObjects()
+        """Objects at providers to which requests may refer."""
+        self.reading = PacedThread()
+        """Reads long bodies, one at a time, next to the event loop."""
+
+    def get(self, key: RunKey) -> Session | None:
+        """Return the session of a run; None if this process does not own it."""
+        return self._open.get(key)
+
+    def is_away(self, key: RunKey) -> bool:
+        """Return whether another process may own a run or will own it, or none does yet."""
+        if (session := self._open.get(key)) is not None:
+            return session.is_leaving
+        return isinstance(self.stop_of(key), HandOver)
+
+    def starts_calls(self, key: RunKey) -> bool:
+        """Return whether this process owns a run and may start its calls."""
+        return (session := self._open.get(key)) is not None and not session.is_leaving
+
+    def with_key(self, key: str) -> Session | None:
+        """Return the session of a step that this process executes, by the key of the step."""
+        return self._of_steps.get(key)
+
+    def offer(self, session: Session) -> str:
+        """Offer the session of a step to the gateway; return the key of the step."""
+        key = key_of_step(session.key, self.secret)
+        self._of_steps[key] = session
+        return key
+
+    def withdraw(self, key: str) -> None:
+        """Withdraw the session of a step that has ended."""
+        del self._of_steps[key]
+
+    def stop_of(self, key: RunKey) -> Stop | None:
+        """Return the stop of a run whose session is not open here; its end may not be stored yet.
+
+        None means that the client has finished it. A run that was not open here is handed over.
+        """
+        return self._closed.get(key, HandOver("This process does not own the run."))
+
+    async def spent_by(self, key: RunKey, children: Iterable[str]) -> Charge:
+        """Return the total charge of the children of a run, and of their children."""
+        charges = list[Charge]()
+        for run_id in children:
+            child = RunKey(key.tenant, run_id)
+            calls = await self._calls(child)
+            child_ids = [
+                child_id for each in calls if (child_id := each.node["metadata"].get(CHILD))
+            ]
+            charges += [spent_before(calls), await self.spent_by(child, child_ids)]
+        return sum_of(charges)
+
+    async def get_within(self, key: RunKey, seconds: float) -> Session | None:
+        """Return the session of a run that this process has claimed, once it can start calls."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not self.starts_calls(key):
+                    self._opened.clear()
+                    await self._opened.wait()
+        return self._open.get(key)
+
+    @contextmanager
+    def opened(self, session: Session) -> Iterator[None]:
+        """Offer a session to the gateway during the block."""
+        self._open[session.key] = session
+        self._opened.set()
+        try:
+            yield
+        finally:
+            if self._open.get(session.key) is session:
+                del self._open[session.key]
+                self._closed[session.key] = session.stop
