@@ -44,7 +44,7 @@ SHARED: Final = {
     "caseworker/features/access/authentication.py TLRUCache": "results of authentication",
     "caseworker/features/access/authentication.py TTLCache": "results of authentication",
     "caseworker/features/access/tokens.py Lock": ONCE,
-    "caseworker/features/external/session.py Lock": OF_ONE,
+    "caseworker/features/external/attempts.py Lock": OF_ONE,
     "caseworker/features/external/sessions.py TTLCache": (
         "ends of external runs that a process remembers"
     ),

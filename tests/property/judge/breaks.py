@@ -21,7 +21,7 @@ from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
 from caseworker.core.budget.reservations import Reservation
 from caseworker.core.budget.usage import NOTHING
 from caseworker.engine.call import FREE
-from caseworker.features.external.session import Session
+from caseworker.features.external.session import GatewaySession
 from caseworker.models.fields.table import Table
 from caseworker.models.maximum import Content
 from caseworker.models.media import Size
@@ -181,12 +181,13 @@ _patched("the lowered limit", RelayedCall, "_fitted", lambda self: self.body)
 _patched("ancestors of a scope", Scope, "lineage", lambda self: (self,))
 
 
-async def _begin_attempt(request: Any, state: Any, session: Session, _: float) -> None:
-    if state is not None and state.attempt > session.attempt:
-        session.opened(state.attempt, first_use=True)
+async def _use_key(self: GatewaySession, key: Any) -> bool:
+    if key.state.attempt > self.attempts.current:
+        self.start_attempt(key.state.attempt, first_use=True)
+    return True
 
 
-_patched("superseded keys", external_gateway, "_begin_attempt", _begin_attempt)
+_patched("superseded keys", GatewaySession, "use_key", _use_key)
 
 _read = Table.read
 

@@ -36,7 +36,7 @@ from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.report import class_of
 from caseworker.features.external.dialects import CHAT_COMPLETIONS, MESSAGES, Dialect
 from caseworker.features.external.gateway import reply_to
-from caseworker.features.external.session import ExternalData, Session
+from caseworker.features.external.session import ExternalData, GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.approval import DEFAULT_TIMEOUT_SECONDS
@@ -148,11 +148,11 @@ class StepWork:
         self._closed = False
 
     @cached_property
-    def session(self) -> Session:
+    def session(self) -> GatewaySession:
         """The recorded calls of the step; most functions need none."""
-        session = Session(ExternalData(), self.context)
-        session.reopened()
-        session.ended.add_done_callback(self._interrupt)
+        session = GatewaySession(ExternalData(), self.context)
+        session.restart()
+        session.on_end(self._interrupt)
         return session
 
     @property
@@ -190,15 +190,14 @@ class StepWork:
         if "session" in self.__dict__:
             await self.session.close()
 
-    def _interrupt(self, ended: "asyncio.Future[Any]") -> None:
-        ended.exception()  # mark as retrieved
+    def _interrupt(self) -> None:
         if self.limit is not None:
             self.limit.reschedule(0)
 
     def tool(self, fn: Callable[..., Any], *, idempotent: bool) -> Callable[..., Any]:
         """See :meth:`CodeContext.tool`."""
         signature, name = inspect.signature(fn), getattr(fn, "__name__", type(fn).__name__)
-        self.session.journaled_tools.add(name)
+        self.session.tools.note_journaled(name)
 
         async def call_function(*args: Any, **kwargs: Any) -> Any:
             arguments = _JSON.dump_python(

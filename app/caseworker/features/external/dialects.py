@@ -56,6 +56,14 @@ class Dialect:
     is_numbered: bool = False
     """Whether the events of a stream have numbers."""
 
+    def provider_body(self, document: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+        """Return the body for the provider, and whether the client did not request token counts."""
+        if not (document.get("stream") and self.needs_usage_option):
+            return document, False
+        options = document.get("stream_options") or {}
+        counted = {**document, "stream_options": {**options, "include_usage": True}}
+        return counted, not options.get("include_usage")
+
     def error_event(self, refusal: Refusal, number: int) -> bytes:
         """Return the event that ends an interrupted stream after ``number`` events."""
         name = f"event: {self.event}\n" if self.event else ""

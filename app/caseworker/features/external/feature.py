@@ -37,8 +37,8 @@ def open_external(parts: Parts) -> Opened:
     server = parts.settings.server
     if (address := parts.services.get(Address)) is not None:
         sessions.secret = address.secret
-    sessions.objects.note = attempts.note_objects
-    sessions.objects.known = attempts.known_objects
+    sessions.objects.record = attempts.note_objects
+    sessions.objects.tokens_of = attempts.known_objects
     sessions.free_fields = _free_fields(parts.settings)
 
     async def opened(run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:
@@ -46,7 +46,7 @@ def open_external(parts: Parts) -> Opened:
         attempt = await attempts.open(run.key, sha256_of(key), renew=renew)
         if (session := sessions.get(run.key)) is not None:
             session.touch()
-            session.newest_attempt = max(session.newest_attempt, attempt)
+            session.attempts.note_opened(attempt)
         base_url = server.public_url or base_url_of(request, server.trusted_proxies)
         root = f"{base_url.rstrip('/')}/gateway"
         urls = {f"{each.provider}_base_url": root + each.base for each in DIALECTS}

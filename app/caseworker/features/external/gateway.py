@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from starlette.types import ASGIApp, Message
 
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.call import CallFailedError
+from caseworker.features.external.attempts import AttemptKey, PendingReply
 from caseworker.features.external.dialects import (
     DIALECTS,
     MAX_VALUES,
@@ -27,7 +27,7 @@ from caseworker.features.external.dialects import (
     too_many_values,
 )
 from caseworker.features.external.owners import NOT_OWNED, Owners
-from caseworker.features.external.postgres import AttemptState, PostgresAttempts, sha256_of
+from caseworker.features.external.postgres import AttemptState, sha256_of
 from caseworker.features.external.refusals import (
     SUPERSEDED,
     Refusal,
@@ -36,12 +36,10 @@ from caseworker.features.external.refusals import (
     of_problem,
     provider_failed,
 )
+from caseworker.features.external.run_models import UnknownModelError, WrongDialectError
 from caseworker.features.external.session import (
-    Flight,
     GatewayRequest,
-    Session,
-    UnknownModelError,
-    WrongDialectError,
+    GatewaySession,
 )
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
@@ -75,8 +73,6 @@ PASSED_ON: Final = frozenset(
     {"accept", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta"}
 )
 """Headers of a client that the provider receives; the content type is always JSON."""
-FRESH_SECONDS: Final = 0.005
-"""Age of an attempt's state above which it is read again before a call."""
 MAX_LANE_CHARS: Final = 100
 
 _V1: Final = "/v1"
@@ -166,7 +162,11 @@ async def _shaped(answer: Awaitable[ASGIApp], dialect: Dialect) -> ASGIApp:
 
 
 async def reply_to(
-    sessions: Sessions, session: Session, path: str, headers: Mapping[str, str], content: bytes
+    sessions: Sessions,
+    session: GatewaySession,
+    path: str,
+    headers: Mapping[str, str],
+    content: bytes,
 ) -> tuple[int, Mapping[str, str], bytes | AsyncIterator[bytes]]:
     """Make a model call of a step of this process, without a socket.
 
@@ -192,18 +192,17 @@ async def reply_to(
 
 async def _called(request: ApiRequest, dialect: Dialect) -> Response:
     """Make a model call with the body of the request."""
-    state, session = await _session_of(request)
-    found_at = time.monotonic()
+    key, session = await _session_of(request)
     body = await _body_of(request, dialect, session)
     call_request = _request_of(session, dialect, body, request.headers)
-    await _begin_attempt(request, state, session, found_at)
+    await _begin_attempt(key, session)
     flight = _start(session, call_request, request.headers)
     linger_seconds = _limits(request).linger_seconds
     return await _answered(request, dialect, session, flight, linger_seconds=linger_seconds)
 
 
 def _request_of(
-    session: Session, dialect: Dialect, body: ClientBody, headers: Mapping[str, str]
+    session: GatewaySession, dialect: Dialect, body: ClientBody, headers: Mapping[str, str]
 ) -> GatewayRequest:
     """Return the request for a model call.
 
@@ -221,11 +220,22 @@ def _request_of(
             tools = priced_tools(document, body.parts, prices, alias=alias, uses_field=uses_field)
         limited = limited_uses(document, tools, uses_field=uses_field)
         body = replace(body, document={**document, **limited}, provider_tools=tools)
-    passed_on = _passed_on(headers)
-    return GatewayRequest(dialect=dialect, alias=alias, model=model, body=body, headers=passed_on)
+    provider_body, hides_usage = dialect.provider_body(body.document)
+    return GatewayRequest(
+        path=dialect.path,
+        alias=alias,
+        model=model,
+        body=body,
+        provider_body={**provider_body, "model": model.model},
+        hides_usage=hides_usage,
+        limit_fields=dialect.limit_fields,
+        headers=_passed_on(headers),
+    )
 
 
-def _start(session: Session, call_request: GatewayRequest, headers: Mapping[str, str]) -> Flight:
+def _start(
+    session: GatewaySession, call_request: GatewayRequest, headers: Mapping[str, str]
+) -> PendingReply:
     """Begin a model call, or join the one that the request repeats."""
     return session.answer(
         call_request,
@@ -236,38 +246,24 @@ def _start(session: Session, call_request: GatewayRequest, headers: Mapping[str,
     )
 
 
-async def _begin_attempt(
-    request: ApiRequest, state: AttemptState | None, session: Session, found_at: float
-) -> None:
+async def _begin_attempt(key: AttemptKey | None, session: GatewaySession) -> None:
     """Note that a client makes a call in an attempt; the first one starts the replay again.
-
-    ``found_at`` is the time at which ``state`` was read. A later attempt may have been opened since
-    then, by any process, while the body arrived.
 
     Raises:
         RefusedError: a later attempt was opened, or the run ended, while the body arrived.
     """
-    async with session.opening:
-        if state is not None:
-            if time.monotonic() - found_at > FRESH_SECONDS:
-                state = await _attempts(request).find(sha256_of(_credential_of(request) or ""))
-            newest = max(session.attempt, session.newest_attempt)
-            if state is None or state.attempt < max(newest, state.newest):
-                raise RefusedError(SUPERSEDED)
-            if state.attempt > session.attempt:
-                first_use = await _attempts(request).use(sha256_of(_credential_of(request) or ""))
-                session.opened(state.attempt, first_use=first_use)
+    if key is not None and not await session.use_key(key):
+        raise RefusedError(SUPERSEDED)
     _require_open(session)
 
 
 async def _used_tools(request: ApiRequest, _: Dialect) -> ASGIApp:
     """Answer a message of a client that lists or calls the tools of its run."""
-    state, session = await _session_of(request)
-    found_at = time.monotonic()
+    key, session = await _session_of(request)
     message = await request.json()
     session.touch()
     if isinstance(message, dict) and message.get("method") == "tools/call":
-        await _begin_attempt(request, state, session, found_at)
+        await _begin_attempt(key, session)
     # Importing the SDK takes nearly a second.
     module = await asyncio.to_thread(import_module, "caseworker.features.external.mcp")
     server: ASGIApp = module.ToolServer(
@@ -299,11 +295,10 @@ async def _repeated(request: ApiRequest) -> bytes:
 
 async def _counted(request: ApiRequest, dialect: Dialect) -> Response:
     """Let the provider count the tokens of a body; this counts as an API call of the run."""
-    state, session = await _session_of(request)
-    found_at = time.monotonic()
+    key, session = await _session_of(request)
     body = await _body_of(request, dialect, session)
     _, model = _model_of(session, body.document, dialect)
-    await _begin_attempt(request, state, session, found_at)
+    await _begin_attempt(key, session)
     passed_on = _passed_on(request.headers)
     counting = session.count_tokens(model, body, passed_on, dialect.count_path)
     try:
@@ -324,9 +319,9 @@ async def _models(request: ApiRequest, dialect: Dialect) -> Response:
     """List the names of models that the run may call with this API, or return the named one."""
     _, session = await _session_of(request)
     if (name := request.path_params.get("name")) is None:
-        return JSONResponse(dialect.models(session.model_names(dialect)))
+        return JSONResponse(dialect.models(session.models.names(dialect.provider)))
     try:
-        session.model_named(name, dialect)
+        session.models.model(name, dialect.provider)
     except (UnknownModelError, WrongDialectError):
         raise _unknown_model(session, dialect) from None
     return JSONResponse(dialect.models([name])["data"][0])
@@ -346,8 +341,8 @@ async def _reached(_: Request) -> Response:
     return Response()
 
 
-async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session]:
-    """Authenticate a request; return the attempt of its key, and the run, which still runs.
+async def _session_of(request: ApiRequest) -> tuple[AttemptKey | None, GatewaySession]:
+    """Authenticate a request; return its key of an attempt, and the run, which still runs.
 
     The key of a step of this process has no attempt.
 
@@ -367,9 +362,9 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
         if session_of_step.stop is not None:
             raise RefusedError(stopped(session_of_step.stop))
         return None, session_of_step
-    state = credential and await _attempts(request).find(sha256_of(credential))
-    if not state:
-        owners: Owners = shared.services[Owners]
+    owners: Owners = shared.services[Owners]
+    key = credential and await AttemptKey.read(owners.attempts, sha256_of(credential))
+    if not key:
         if credential and (maker := await owners.maker_of(credential)) is not None:
             tenant, owner = maker
             await _enter(request, tenant)
@@ -377,20 +372,20 @@ async def _session_of(request: ApiRequest) -> tuple[AttemptState | None, Session
             raise _AnsweredError(await owners.answer_step(request, content, owner))
         await wait_connected(request, shared.authentication.refusal_delay())
         raise RefusedError(Refusal(status=401, code="invalid_api_key", message=_UNKNOWN_KEY))
-    await _enter(request, state.key.tenant)
-    _require_current(state)
-    if sessions.is_away(state.key):
-        owners = shared.services[Owners]
-        response = await owners.answer(request, await _content_of(request), state.key)
+    run = key.state.key
+    await _enter(request, run.tenant)
+    _require_current(key.state)
+    if sessions.is_away(run):
+        response = await owners.answer(request, await _content_of(request), run)
         if response is not None:
             raise _AnsweredError(response)
-        state = await _attempts(request).find(sha256_of(credential or "")) or state
-        _require_current(state)
-    session = sessions.get(state.key)
+        await key.reread()
+        _require_current(key.state)
+    session = sessions.get(run)
     if session is None:
-        raise RefusedError(stopped(sessions.stop_of(state.key)))
+        raise RefusedError(stopped(sessions.stop_of(run)))
     _require_open(session)
-    return state, session
+    return key, session
 
 
 async def _enter(request: Request, tenant: str) -> None:
@@ -418,12 +413,12 @@ def _require_current(state: AttemptState) -> None:
         raise RefusedError(SUPERSEDED)
 
 
-def _require_open(session: Session) -> None:
+def _require_open(session: GatewaySession) -> None:
     if not session.is_open:
         raise RefusedError(stopped(session.stop))
 
 
-async def _body_of(request: ApiRequest, dialect: Dialect, session: Session) -> ClientBody:
+async def _body_of(request: ApiRequest, dialect: Dialect, session: GatewaySession) -> ClientBody:
     """Read and check the body of a request for a model; a long one in a thread.
 
     Raises:
@@ -444,7 +439,7 @@ def _parsed(request: ApiRequest, content: bytes) -> Any:
 
 async def _read(
     sessions: Sessions,
-    session: Session,
+    session: GatewaySession,
     dialect: Dialect,
     parsed: Callable[[], Any],
     size_bytes: int,
@@ -467,14 +462,14 @@ async def _read(
         body = await sessions.reading.call(read, size)
         if references := references_in(body.parts):
             tenant, ids = session.key.tenant, [each for _, each in references]
-            known_ids = await sessions.objects.known(tenant, ids)
+            known_ids = await sessions.objects.tokens_of(tenant, ids)
             require_known(references, known_ids)
             body = replace(body, references=known_ids)
     return body
 
 
 @contextmanager
-def _naming(session: Session) -> Iterator[None]:
+def _naming(session: GatewaySession) -> Iterator[None]:
     """Add the run to the message of a refused body."""
     try:
         yield
@@ -502,21 +497,23 @@ async def _content_of(request: ApiRequest) -> bytes:
     return content
 
 
-def _unknown_model(session: Session, dialect: Dialect) -> RefusedError:
+def _unknown_model(session: GatewaySession, dialect: Dialect) -> RefusedError:
     """Return the refusal for a model that the run may not call; it lists the models it may call."""
-    names = ", ".join(session.model_names(dialect))
+    names = ", ".join(session.models.names(dialect.provider))
     message = _UNKNOWN_MODEL.format(names) if names else _NO_MODEL.format(dialect.provider)
     return RefusedError(Refusal(status=404, code="model_not_found", message=message, field="model"))
 
 
-def _model_of(session: Session, body: Mapping[str, Any], dialect: Dialect) -> tuple[str, ChatModel]:
+def _model_of(
+    session: GatewaySession, body: Mapping[str, Any], dialect: Dialect
+) -> tuple[str, ChatModel]:
     """Return the configured name and the model that a body names.
 
     Raises:
         RefusedError: the run may not call it, or not with this API.
     """
     try:
-        return session.model_named(body["model"], dialect)
+        return session.models.model(body["model"], dialect.provider)
     except UnknownModelError:
         raise _unknown_model(session, dialect) from None
     except WrongDialectError as other:
@@ -551,16 +548,11 @@ def _limits(request: Request) -> GatewayLimits:
     return cast("GatewayLimits", shared.services[GatewayLimits])
 
 
-def _attempts(request: Request) -> PostgresAttempts:
-    shared: HttpContext = request.app.state.shared
-    return cast("PostgresAttempts", shared.services[PostgresAttempts])
-
-
 async def _answered(
     request: Request | None,
     dialect: Dialect,
-    session: Session,
-    flight: Flight,
+    session: GatewaySession,
+    flight: PendingReply,
     *,
     linger_seconds: float,
 ) -> Response:
@@ -578,7 +570,7 @@ async def _answered(
     except (Stop, CallFailedError, asyncio.CancelledError) as error:
         if not head.done():  # this task was cancelled
             raise
-        session.delivered(flight)
+        session.attempts.delivered(flight)
         if isinstance(error, HandOver):
             raise RefusedError(_RELEASED) from None
         return _failed(dialect, session, flight.relay, error)
@@ -586,7 +578,7 @@ async def _answered(
         if not head.done():
             flight.leave(linger_seconds)
     if reply_head.content is not None:
-        session.delivered(flight)
+        session.attempts.delivered(flight)
         return Response(reply_head.content, reply_head.status, dict(reply_head.headers))
     headers = {**reply_head.headers, "X-Accel-Buffering": "no"}
     parts = _stream(dialect, session, flight, linger_seconds)
@@ -594,7 +586,7 @@ async def _answered(
 
 
 async def _stream(
-    dialect: Dialect, session: Session, flight: Flight, linger_seconds: float
+    dialect: Dialect, session: GatewaySession, flight: PendingReply, linger_seconds: float
 ) -> AsyncIterator[bytes]:
     """Yield the parts of a streamed reply; end an interrupted one with an error event."""
     is_whole, number = False, 0
@@ -614,7 +606,7 @@ async def _stream(
         yield dialect.error_event(_interruption(session), number)
     finally:
         if is_whole or flight.relay.failed:
-            session.delivered(flight)
+            session.attempts.delivered(flight)
         else:
             flight.leave(linger_seconds)
 
@@ -629,7 +621,7 @@ def stopped(stop: Stop | None) -> Refusal:
     return ended(None if stop is None else stop.cause)
 
 
-def _interruption(session: Session) -> Refusal:
+def _interruption(session: GatewaySession) -> Refusal:
     """Return the refusal for a call that was cancelled: by the end of the run or of its attempt."""
     return SUPERSEDED if session.is_open else stopped(session.stop)
 
@@ -642,7 +634,7 @@ def _failure(failed: CallFailedError) -> Refusal:
 
 def _failed(
     dialect: Dialect,
-    session: Session,
+    session: GatewaySession,
     relay: Relay,
     error: Stop | CallFailedError | asyncio.CancelledError,
 ) -> Response:

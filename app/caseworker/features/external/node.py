@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from caseworker.core.budget.stops import HandOver
 from caseworker.engine.context import ExecutionResult, FlowContext
-from caseworker.features.external.session import ExternalData, Session
+from caseworker.features.external.session import ExternalData, GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.tools import (
     CHILD,
@@ -53,7 +53,7 @@ class ExternalNode:
         children = context.calls.journal.recorded_below(context.path.call(CHILD, "").text)
         child_results = (each.value["result"] for each in children.values() if each.value)
         context.run.scope.restore(await sessions.spent_by(key, child_results))
-        session = Session(data.external, context, self._agents, parent)
+        session = GatewaySession(data.external, context, self._agents, parent)
         with sessions.opened(session):
             return ExecutionResult({RESULT: await session.wait()})
 

@@ -1,9 +1,13 @@
 """Matches the requests of a client to the calls that earlier attempts made for equal requests."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from caseworker.engine.context import FlowContext
+from caseworker.engine.ports import CallOutcome
+from caseworker.models.relay import WIRE
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +48,23 @@ def call_named(key: str, **about: Any) -> RecordedCall:
     """Return the record of a call with this key."""
     digest, _, number = key.rpartition("-")
     return RecordedCall(digest=digest, number=int(number), **about)
+
+
+def model_calls(context: FlowContext) -> Iterator[RecordedCall]:
+    """Yield the model calls of earlier executions of a run."""
+    prefix = context.path.call("llm", "").text
+    for place, (key, one) in enumerate(context.calls.journal.recorded_below(prefix).items()):
+        is_complete = one.outcome is CallOutcome.RESULT
+        wire = one.value[WIRE] if is_complete else {}
+        yield call_named(
+            key.removeprefix(prefix),
+            attempt=0 if one.taken_over else wire.get("attempt", 0),
+            lane=wire.get("lane", ""),
+            is_complete=is_complete,
+            is_open=one.outcome is CallOutcome.UNKNOWN,
+            place=place,
+            content=wire.get("content", {}),
+        )
 
 
 class RecordedCalls:

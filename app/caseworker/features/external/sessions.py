@@ -18,7 +18,7 @@ from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.budget.usage import Charge, sum_of
 from caseworker.features.external.free_fields import FreeFields
 from caseworker.features.external.objects import ProviderObjects
-from caseworker.features.external.session import Session
+from caseworker.features.external.session import GatewaySession
 from caseworker.features.external.step_keys import key_of_step
 from caseworker.features.external.tools import (
     CHILD,
@@ -46,10 +46,10 @@ class Sessions:
         """
         self._calls = calls
         self.stuck_seconds = stuck_seconds
-        self._open: dict[RunKey, Session] = {}
+        self._open: dict[RunKey, GatewaySession] = {}
         self._closed: TTLCache[RunKey, Stop | None] = TTLCache(MAX_CLOSED, CLOSED_SECONDS)
         self._opened = asyncio.Event()
-        self._of_steps: dict[str, Session] = {}
+        self._of_steps: dict[str, GatewaySession] = {}
         self.secret = secrets.token_hex(32)
         """Secret of this process, which makes the keys of its steps."""
         self.url: str | None = None
@@ -59,7 +59,7 @@ class Sessions:
         self.reading = PacedThread()
         """Reads long bodies, one at a time, next to the event loop."""
 
-    def get(self, key: RunKey) -> Session | None:
+    def get(self, key: RunKey) -> GatewaySession | None:
         """Return the session of a run; None if this process does not own it."""
         return self._open.get(key)
 
@@ -73,11 +73,11 @@ class Sessions:
         """Return whether this process owns a run and may start its calls."""
         return (session := self._open.get(key)) is not None and not session.is_leaving
 
-    def with_key(self, key: str) -> Session | None:
+    def with_key(self, key: str) -> GatewaySession | None:
         """Return the session of a step that this process executes, by the key of the step."""
         return self._of_steps.get(key)
 
-    def offer(self, session: Session) -> str:
+    def offer(self, session: GatewaySession) -> str:
         """Offer the session of a step to the gateway; return the key of the step."""
         key = key_of_step(session.key, self.secret)
         self._of_steps[key] = session
@@ -106,7 +106,7 @@ class Sessions:
             charges += [spent_before(calls), await self.spent_by(child, child_ids)]
         return sum_of(charges)
 
-    async def get_within(self, key: RunKey, seconds: float) -> Session | None:
+    async def get_within(self, key: RunKey, seconds: float) -> GatewaySession | None:
         """Return the session of a run that this process has claimed, once it can start calls."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -116,7 +116,7 @@ class Sessions:
         return self._open.get(key)
 
     @contextmanager
-    def opened(self, session: Session) -> Iterator[None]:
+    def opened(self, session: GatewaySession) -> Iterator[None]:
         """Offer a session to the gateway during the block."""
         self._open[session.key] = session
         self._opened.set()
