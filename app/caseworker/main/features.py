@@ -13,6 +13,7 @@ from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
 from caseworker.features.external.feature import EXTERNAL
+from caseworker.features.external.gateway_feature import GATEWAY
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
 from caseworker.features.quotas.feature import QUOTAS
@@ -84,6 +85,7 @@ FEATURES: Final[Sequence[Feature]] = (
     DEFINITIONS,
     RUNS,
     EXTERNAL,
+    GATEWAY,
     ARTIFACTS,
     APPROVALS,
     THREADS,

@@ -5,7 +5,7 @@ interrupted stream ends with the event of its API.
 """
 
 import json
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +13,7 @@ from caseworker.features.external.refusals import Refusal
 from caseworker.models.fields.chat_completions import CHAT_COMPLETIONS as CHAT_FIELDS
 from caseworker.models.fields.messages import MESSAGES as MESSAGES_FIELDS
 from caseworker.models.fields.responses import RESPONSES as RESPONSES_FIELDS
-from caseworker.models.fields.table import Part, RefusedBodyError, Table, Use
-from caseworker.models.relay import is_id
+from caseworker.models.fields.table import Table
 
 STOPPED: Final = -32000
 """Error code of JSON-RPC for errors that a server defines; ``data.code`` is its own code."""
@@ -72,77 +71,6 @@ class Dialect:
             about = {"type": "error", "sequence_number": number}
             document = {**document["error"], **document, **about}
         return f"{name}data: {json.dumps(document)}\n\n".encode()
-
-
-MAX_VALUES: Final = 100_000
-"""JSON values in a body. Reading takes about ten microseconds and 400 bytes for each of them."""
-
-
-_UNKNOWN: Final = "no recorded reply of this tenant has named the object at the provider"
-
-
-def require_readable(body: Any, dialect: Dialect) -> Mapping[str, Any]:
-    """Check that the gateway can interpret the body of a request, and return it.
-
-    Raises:
-        RefusedBodyError: it is malformed or too long.
-    """
-    if not isinstance(body, dict):
-        raise RefusedBodyError("invalid_request", "The body must be a JSON object.")
-    if _has_more_values(body, MAX_VALUES):
-        raise too_many_values()
-    for field, message in _faults(body, dialect):
-        raise RefusedBodyError("invalid_request", f"The field {field} {message}.", field)
-    return body
-
-
-def too_many_values() -> RefusedBodyError:
-    """Return the refusal of a body with more values than ``MAX_VALUES``."""
-    message = f"The body must not have more than {MAX_VALUES} values."
-    return RefusedBodyError("invalid_request", message)
-
-
-def _has_more_values(body: Mapping[str, Any], limit: int) -> bool:
-    values: list[Any] = [body]
-    for value in values:
-        inner = value.values() if isinstance(value, dict) else value
-        values += inner if isinstance(value, dict | list) else ()
-        if len(values) > limit:
-            return True
-    return False
-
-
-def _faults(body: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Yield the fields that the gateway reads and cannot interpret."""
-    if not isinstance(body.get("model"), str):
-        yield "model", "must be a string"
-    if not isinstance(body.get(dialect.field), dialect.field_types):
-        yield dialect.field, "must be an array"
-    if not isinstance(body.get("stream"), bool | None):
-        yield "stream", "must be a boolean"
-    if not isinstance(body.get("stream_options"), dict | None):
-        yield "stream_options", "must be an object"
-
-
-def references_in(parts: Sequence[Part]) -> Sequence[tuple[str, str]]:
-    """Return the place of each reference to an object at the provider, with its ID.
-
-    The ID is empty if it cannot be read.
-    """
-    references = (part for part in parts if part.use is Use.REFERENCE)
-    return [(each.place, each.value if is_id(each.value) else "") for each in references]
-
-
-def require_known(references: Sequence[tuple[str, str]], known_ids: Container[str]) -> None:
-    """Check that the objects to which a body refers are known.
-
-    Raises:
-        RefusedBodyError: one of them is not.
-    """
-    for place, reference in references:
-        if reference not in known_ids:
-            message = f"The field {place} is not offered: {_UNKNOWN}."
-            raise RefusedBodyError("unsupported_field", message, place)
 
 
 _OPENAI_ERRORS: Final = {429: "rate_limit_error", 502: "server_error", 503: "server_error"}

@@ -29,7 +29,7 @@ from mcp.types import (
 
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.features.external.dialects import STOPPED, error_data
-from caseworker.features.external.gateway import stopped
+from caseworker.features.external.refusals import refusal_of
 from caseworker.features.external.session import GatewaySession
 from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.platform.http.mcp import SESSION_HEADER, McpAnswer
@@ -172,5 +172,5 @@ def _as_result(result: Mapping[str, Any]) -> CallToolResult:
 
 def _refuse(stop: Stop | None) -> NoReturn:
     """Raise the error of the protocol for a stop; None means that the client finished the run."""
-    refusal = stopped(stop)
+    refusal = refusal_of(stop)
     raise MCPError(STOPPED, refusal.message, error_data(refusal)) from None

@@ -3,10 +3,12 @@
 import asyncio
 import secrets
 from collections.abc import (
+    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import contextmanager, suppress
@@ -16,18 +18,22 @@ from cachetools import TTLCache
 
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.budget.usage import Charge, sum_of
-from caseworker.features.external.free_fields import FreeFields
 from caseworker.features.external.objects import ProviderObjects
 from caseworker.features.external.session import GatewaySession
 from caseworker.features.external.step_keys import key_of_step
 from caseworker.features.external.tools import (
     CHILD,
 )
-from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.replay import spent_before
 from caseworker.runs.run import CallRecord, RunKey
 
 CallsOf = Callable[[RunKey], Awaitable[Sequence[CallRecord]]]
+Reply = Callable[
+    [GatewaySession, str, Mapping[str, str], bytes],
+    Awaitable[tuple[int, Mapping[str, str], bytes | AsyncIterator[bytes]]],
+]
+"""Function that answers a request of a session; it gets its path below a base URL, its headers and
+its body. It returns status, headers and body, which is an iterator for a stream."""
 CLOSED_SECONDS: Final = 60.0
 """Seconds for which a process remembers why a session has ended."""
 MAX_CLOSED: Final = 10_000
@@ -36,8 +42,10 @@ MAX_CLOSED: Final = 10_000
 class Sessions:
     """The external runs that this process owns, by key."""
 
-    free_fields: FreeFields
-    """Fields that the operator allows in runs that limit their spending."""
+    addresses: Mapping[str, str]
+    """Paths of the gateway by the name of the field with their URL, such as ``mcp_url``."""
+    reply: Reply
+    """Makes a model call of a step of this process, without a socket."""
 
     def __init__(self, calls: CallsOf, *, stuck_seconds: Callable[[], float] = lambda: 0.0) -> None:
         """``calls`` returns the journal of a run.
@@ -56,8 +64,6 @@ class Sessions:
         """URL at which this process serves HTTP; None if it does not."""
         self.objects = ProviderObjects()
         """Objects at providers to which requests may refer."""
-        self.reading = PacedThread()
-        """Reads long bodies, one at a time, next to the event loop."""
 
     def get(self, key: RunKey) -> GatewaySession | None:
         """Return the session of a run; None if this process does not own it."""

@@ -13,7 +13,7 @@ from caseworker.core.budget.stops import CancelledError, Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.attempts import PendingReply
 from caseworker.features.external.dialects import CHAT_COMPLETIONS
-from caseworker.features.external.gateway import _answered
+from caseworker.features.external.gateway import relayed, shaped
 from caseworker.features.external.session import GatewayRequest, GatewaySession
 from caseworker.models.relay import Head, Relay
 from tests.unit.features.external.test_session import executed
@@ -67,9 +67,8 @@ class Client:
         scope = {"type": "http", "method": "POST", "headers": [], "asgi": {"spec_version": "2.3"}}
         request = Request(scope, self.receive)
         try:
-            response = await _answered(
-                request, CHAT_COMPLETIONS, self.session, flight, linger_seconds=LINGER
-            )
+            reply = relayed(request, CHAT_COMPLETIONS, self.session, flight, linger_seconds=LINGER)
+            response = await shaped(reply, CHAT_COMPLETIONS)
             await response(scope, self.receive, self.send)
         except ClientDisconnect:
             assert self.gone.is_set()

@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import Response
 
-from caseworker.features.external.dialects import CHAT_COMPLETIONS, Dialect
-from caseworker.features.external.gateway import _RELEASED, _content_of, _enter, _owned
-from caseworker.features.external.refusals import RefusedError
+from caseworker.features.external.gateway import enter, owned
+from caseworker.features.external.gateway_admission import content_of
+from caseworker.features.external.refusals import RELEASED, RefusedError
 from caseworker.platform.http.problems import TOO_MANY_CONNECTIONS
 from caseworker.platform.http.request import RELEASES, BodiesUnderWay, Shares
 
@@ -20,12 +20,12 @@ def test_a_request_that_goes_to_the_next_owner_holds_its_shares_only_once() -> N
     async def body() -> bytes:
         return b"a" * 800
 
-    async def answer(request: Any, _: Dialect) -> Response:
-        await _enter(request, "acme")
-        await _content_of(request)
+    async def answer(request: Any) -> Response:
+        await enter(request, "acme")
+        await content_of(request)
         tries.append(len(request.scope[RELEASES]))
         if len(tries) < 3:
-            raise RefusedError(_RELEASED)
+            raise RefusedError(RELEASED)
         return Response()
 
     async def story() -> None:
@@ -35,7 +35,7 @@ def test_a_request_that_goes_to_the_next_owner_holds_its_shares_only_once() -> N
         )
         app = SimpleNamespace(state=SimpleNamespace(shared=shared))
         request: Any = SimpleNamespace(scope={RELEASES: []}, app=app, body=body)
-        await _owned(answer, request, CHAT_COMPLETIONS)
+        await owned(lambda: answer(request))
 
     asyncio.run(story())
     assert tries == [2, 2, 2]

@@ -19,8 +19,7 @@ from caseworker.core.budget.stops import (
     StopKind,
 )
 from caseworker.features.external.dialects import CHAT_COMPLETIONS, MCP, MESSAGES, RESPONSES
-from caseworker.features.external.gateway import stopped
-from caseworker.features.external.refusals import FINISHED, SUPERSEDED, of_problem
+from caseworker.features.external.refusals import FINISHED, SUPERSEDED, of_problem, refusal_of
 from caseworker.features.external.session import NAMED_ONLY
 from caseworker.nodes.agent.limits import RoomForTurns
 from caseworker.platform.http.problems import ProblemError, ProblemType
@@ -85,7 +84,7 @@ def turn_limit() -> Stop:
 def test_no_stop_is_taken_for_a_full_context_window() -> None:
     """An agent that takes it for one compresses its conversation and asks again."""
     found = [*OTHERS, turn_limit(), *(stop for each in LIMITED for stop in stops_of(each))]
-    messages = [stopped(stop).message for stop in found]
+    messages = [refusal_of(stop).message for stop in found]
     messages += [FINISHED.message, SUPERSEDED.message]
 
     assert {message: agents for message in messages if (agents := mistaken(message))} == {}
@@ -97,7 +96,7 @@ def test_no_stop_is_taken_for_a_full_context_window() -> None:
 def test_a_refusal_says_that_the_run_was_halted_and_by_which_limit(dimension: Dimension) -> None:
     """The status makes no client repeat the request, and the stop's kind is the code."""
     for stop in stops_of(dimension):
-        refusal = stopped(stop)
+        refusal = refusal_of(stop)
 
         assert refusal.message == f"The run was halted: {stop.cause.reason}"
         assert (refusal.status, refusal.code) == (400, "budget")
@@ -115,7 +114,7 @@ def test_a_spent_token_budget_has_words_of_its_own() -> None:
 @pytest.mark.parametrize("dialect", [CHAT_COMPLETIONS, RESPONSES, MESSAGES, MCP])
 def test_a_refusal_by_a_quota_says_when_its_period_ends(dialect: Any) -> None:
     """Message and document have the time; the status is final, because it is hours away."""
-    refusal = stopped(quota(Dimension.COST_USD, "day").exceeded_by({Dimension.COST_USD: 9}))
+    refusal = refusal_of(quota(Dimension.COST_USD, "day").exceeded_by({Dimension.COST_USD: 9}))
     error = dialect.error(refusal)["error"]
 
     assert refusal.status == 400

@@ -6,10 +6,12 @@ import pytest
 
 from caseworker.features.external.dialects import (
     CHAT_COMPLETIONS,
-    MAX_VALUES,
     MESSAGES,
     RESPONSES,
     Dialect,
+)
+from caseworker.features.external.gateway_admission import (
+    MAX_VALUES,
     references_in,
     require_known,
     require_readable,
