@@ -48,7 +48,7 @@ SHARED: Final = {
     "caseworker/features/external/sessions.py TTLCache": (
         "ends of external runs that a process remembers"
     ),
-    "caseworker/features/external/gateway_admission.py PacedThread": (
+    "caseworker/gateway/admission.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,

@@ -13,7 +13,6 @@ from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
 from caseworker.features.external.feature import EXTERNAL
-from caseworker.features.external.gateway_feature import GATEWAY
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
 from caseworker.features.quotas.feature import QUOTAS
@@ -22,6 +21,7 @@ from caseworker.features.schedules.feature import SCHEDULES
 from caseworker.features.spend.feature import SPEND
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.webhooks.feature import WEBHOOKS
+from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE

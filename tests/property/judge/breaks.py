@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import psycopg
 
-import caseworker.features.external.gateway_admission as external_gateway
+import caseworker.gateway.admission as external_gateway
 import caseworker.models.maximum as maximum
 import caseworker.models.model_call as model_call
 import caseworker.models.settling as settling

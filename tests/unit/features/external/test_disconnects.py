@@ -12,9 +12,9 @@ from starlette.requests import ClientDisconnect, Request
 from caseworker.core.budget.stops import CancelledError, Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.attempts import PendingReply
-from caseworker.features.external.dialects import CHAT_COMPLETIONS
-from caseworker.features.external.gateway import relayed, shaped
 from caseworker.features.external.session import GatewayRequest, GatewaySession
+from caseworker.gateway.dialects import CHAT_COMPLETIONS
+from caseworker.gateway.serve import relayed, shaped
 from caseworker.models.relay import Head, Relay
 from tests.unit.features.external.test_session import executed
 

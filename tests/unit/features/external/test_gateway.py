@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import Response
 
-from caseworker.features.external.gateway import enter, owned
-from caseworker.features.external.gateway_admission import content_of
-from caseworker.features.external.refusals import RELEASED, RefusedError
+from caseworker.gateway.admission import content_of
+from caseworker.gateway.refusals import RELEASED, RefusedError
+from caseworker.gateway.serve import enter, owned
 from caseworker.platform.http.problems import TOO_MANY_CONNECTIONS
 from caseworker.platform.http.request import RELEASES, BodiesUnderWay, Shares
 

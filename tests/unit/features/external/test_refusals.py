@@ -18,9 +18,9 @@ from caseworker.core.budget.stops import (
     StopCause,
     StopKind,
 )
-from caseworker.features.external.dialects import CHAT_COMPLETIONS, MCP, MESSAGES, RESPONSES
-from caseworker.features.external.refusals import FINISHED, SUPERSEDED, of_problem, refusal_of
 from caseworker.features.external.session import NAMED_ONLY
+from caseworker.gateway.dialects import CHAT_COMPLETIONS, MCP, MESSAGES, RESPONSES
+from caseworker.gateway.refusals import FINISHED, SUPERSEDED, of_problem, refusal_of
 from caseworker.nodes.agent.limits import RoomForTurns
 from caseworker.platform.http.problems import ProblemError, ProblemType
 from caseworker.runs.journal import RunTooLargeError

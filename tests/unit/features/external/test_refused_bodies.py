@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.external.dialects import (
-    CHAT_COMPLETIONS,
-    MESSAGES,
-    RESPONSES,
-    Dialect,
-)
-from caseworker.features.external.gateway_admission import (
+from caseworker.gateway.admission import (
     MAX_VALUES,
     references_in,
     require_known,
     require_readable,
+)
+from caseworker.gateway.dialects import (
+    CHAT_COMPLETIONS,
+    MESSAGES,
+    RESPONSES,
+    Dialect,
 )
 from caseworker.models.fields.table import RefusedBodyError
 

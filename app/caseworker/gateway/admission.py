@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from caseworker.features.external.dialects import DIALECTS, Dialect
-from caseworker.features.external.free_fields import FreeFields
 from caseworker.features.external.objects import ProviderObjects
-from caseworker.features.external.refusals import Refusal, RefusedError
 from caseworker.features.external.run_models import UnknownModelError, WrongDialectError
 from caseworker.features.external.session import GatewayRequest, GatewaySession
+from caseworker.gateway.dialects import DIALECTS, Dialect
+from caseworker.gateway.free_fields import FreeFields
+from caseworker.gateway.refusals import Refusal, RefusedError
 from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import Part, RefusedBodyError, Use

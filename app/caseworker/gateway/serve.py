@@ -21,8 +21,13 @@ from starlette.types import ASGIApp
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.attempts import AttemptKey, PendingReply
-from caseworker.features.external.dialects import DIALECTS, MCP, Dialect
-from caseworker.features.external.gateway_admission import (
+from caseworker.features.external.owners import NOT_OWNED, Owners
+from caseworker.features.external.postgres import sha256_of
+from caseworker.features.external.run_models import UnknownModelError, WrongDialectError
+from caseworker.features.external.session import GatewayRequest, GatewaySession
+from caseworker.features.external.sessions import Sessions
+from caseworker.features.external.step_keys import KEY_PREFIX
+from caseworker.gateway.admission import (
     Admission,
     content_of,
     document_of,
@@ -30,9 +35,8 @@ from caseworker.features.external.gateway_admission import (
     passed_on,
     unknown_model,
 )
-from caseworker.features.external.owners import NOT_OWNED, Owners
-from caseworker.features.external.postgres import sha256_of
-from caseworker.features.external.refusals import (
+from caseworker.gateway.dialects import DIALECTS, MCP, Dialect
+from caseworker.gateway.refusals import (
     RELEASED,
     SUPERSEDED,
     Refusal,
@@ -41,10 +45,6 @@ from caseworker.features.external.refusals import (
     provider_failed,
     refusal_of,
 )
-from caseworker.features.external.run_models import UnknownModelError, WrongDialectError
-from caseworker.features.external.session import GatewayRequest, GatewaySession
-from caseworker.features.external.sessions import Sessions
-from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
 from caseworker.models.relay import Head, is_success

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from caseworker.features.external.refusals import Refusal
+from caseworker.gateway.refusals import Refusal
 from caseworker.models.fields.chat_completions import CHAT_COMPLETIONS as CHAT_FIELDS
 from caseworker.models.fields.messages import MESSAGES as MESSAGES_FIELDS
 from caseworker.models.fields.responses import RESPONSES as RESPONSES_FIELDS

@@ -28,9 +28,9 @@ from mcp.types import (
 )
 
 from caseworker.core.budget.stops import HandOver, Stop
-from caseworker.features.external.dialects import STOPPED, error_data
-from caseworker.features.external.refusals import refusal_of
 from caseworker.features.external.session import GatewaySession
+from caseworker.gateway.dialects import STOPPED, error_data
+from caseworker.gateway.refusals import refusal_of
 from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.platform.http.mcp import SESSION_HEADER, McpAnswer
 from caseworker.tools.ports import is_failure

@@ -9,8 +9,9 @@ from typing import Final
 from fastapi import Request, Response
 from starlette.types import ASGIApp, Message
 
-from caseworker.features.external.dialects import DIALECTS, MCP, Dialect
-from caseworker.features.external.gateway import (
+from caseworker.gateway.dialects import DIALECTS, MCP, Dialect
+from caseworker.gateway.refusals import RELEASED
+from caseworker.gateway.serve import (
     Gateway,
     in_shape,
     owned,
@@ -18,7 +19,6 @@ from caseworker.features.external.gateway import (
     refused,
     shaped,
 )
-from caseworker.features.external.refusals import RELEASED
 from caseworker.platform.http.request import ApiRequest, LabelledRoute
 
 _V1: Final = "/v1"
@@ -38,7 +38,7 @@ async def _tools(gateway: Gateway, request: ApiRequest, _: Dialect) -> ASGIApp:
     if isinstance(message, dict) and message.get("method") == "tools/call":
         await client.begin_call()
     # Importing the SDK takes nearly a second.
-    module = await asyncio.to_thread(import_module, "caseworker.features.external.mcp")
+    module = await asyncio.to_thread(import_module, "caseworker.gateway.tool_server")
     server: ASGIApp = module.ToolServer(
         client.session,
         await request.body(),

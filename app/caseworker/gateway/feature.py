@@ -4,14 +4,14 @@ import os
 from pathlib import Path
 from typing import Final
 
-from caseworker.features.external.dialects import DIALECTS, MCP
-from caseworker.features.external.free_fields import FieldsOf, FreeFields
-from caseworker.features.external.gateway import Gateway
-from caseworker.features.external.gateway_admission import Admission
-from caseworker.features.external.gateway_routes import ROUTES
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.gateway.admission import Admission
+from caseworker.gateway.dialects import DIALECTS, MCP
+from caseworker.gateway.free_fields import FieldsOf, FreeFields
+from caseworker.gateway.routes import ROUTES
+from caseworker.gateway.serve import Gateway
 from caseworker.settings.loader import load_settings, settings_file
 from caseworker.settings.schema import Settings
 
