@@ -14,7 +14,8 @@ from typing import Any, Final
 from caseworker.features.external.objects import ProviderObjects
 from caseworker.features.external.run_models import UnknownModelError, WrongDialectError
 from caseworker.features.external.session import GatewayRequest, GatewaySession
-from caseworker.gateway.dialects import DIALECTS, Dialect
+from caseworker.gateway.dialects.dialect import Dialect
+from caseworker.gateway.dialects.offered import DIALECTS
 from caseworker.gateway.free_fields import FreeFields
 from caseworker.gateway.refusals import Refusal, RefusedError
 from caseworker.models.client_bodies import ClientBody, read_body

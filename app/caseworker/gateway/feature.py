@@ -8,7 +8,8 @@ from caseworker.features.external.owners import Owners
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.gateway.admission import Admission
-from caseworker.gateway.dialects import DIALECTS, MCP
+from caseworker.gateway.dialects.mcp import MCP
+from caseworker.gateway.dialects.offered import DIALECTS
 from caseworker.gateway.free_fields import FieldsOf, FreeFields
 from caseworker.gateway.routes import ROUTES
 from caseworker.gateway.serve import Gateway

@@ -9,7 +9,9 @@ from typing import Final
 from fastapi import Request, Response
 from starlette.types import ASGIApp, Message
 
-from caseworker.gateway.dialects import DIALECTS, MCP, Dialect
+from caseworker.gateway.dialects.dialect import Dialect
+from caseworker.gateway.dialects.mcp import MCP
+from caseworker.gateway.dialects.offered import DIALECTS
 from caseworker.gateway.refusals import RELEASED
 from caseworker.gateway.serve import (
     Gateway,

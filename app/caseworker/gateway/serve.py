@@ -35,7 +35,9 @@ from caseworker.gateway.admission import (
     passed_on,
     unknown_model,
 )
-from caseworker.gateway.dialects import DIALECTS, MCP, Dialect
+from caseworker.gateway.dialects.dialect import Dialect
+from caseworker.gateway.dialects.mcp import MCP
+from caseworker.gateway.dialects.offered import DIALECTS
 from caseworker.gateway.refusals import (
     RELEASED,
     SUPERSEDED,

@@ -29,7 +29,7 @@ from mcp.types import (
 
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.features.external.session import GatewaySession
-from caseworker.gateway.dialects import STOPPED, error_data
+from caseworker.gateway.dialects.mcp import STOPPED, error_data
 from caseworker.gateway.refusals import refusal_of
 from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.platform.http.mcp import SESSION_HEADER, McpAnswer

@@ -13,7 +13,7 @@ from caseworker.core.budget.stops import CancelledError, Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.attempts import PendingReply
 from caseworker.features.external.session import GatewayRequest, GatewaySession
-from caseworker.gateway.dialects import CHAT_COMPLETIONS
+from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
 from caseworker.gateway.serve import relayed, shaped
 from caseworker.models.relay import Head, Relay
 from tests.unit.features.external.test_session import executed

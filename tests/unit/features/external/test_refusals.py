@@ -19,7 +19,10 @@ from caseworker.core.budget.stops import (
     StopKind,
 )
 from caseworker.features.external.session import NAMED_ONLY
-from caseworker.gateway.dialects import CHAT_COMPLETIONS, MCP, MESSAGES, RESPONSES
+from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
+from caseworker.gateway.dialects.mcp import MCP
+from caseworker.gateway.dialects.messages import MESSAGES
+from caseworker.gateway.dialects.responses import RESPONSES
 from caseworker.gateway.refusals import FINISHED, SUPERSEDED, of_problem, refusal_of
 from caseworker.nodes.agent.limits import RoomForTurns
 from caseworker.platform.http.problems import ProblemError, ProblemType

@@ -10,12 +10,10 @@ from caseworker.gateway.admission import (
     require_known,
     require_readable,
 )
-from caseworker.gateway.dialects import (
-    CHAT_COMPLETIONS,
-    MESSAGES,
-    RESPONSES,
-    Dialect,
-)
+from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
+from caseworker.gateway.dialects.dialect import Dialect
+from caseworker.gateway.dialects.messages import MESSAGES
+from caseworker.gateway.dialects.responses import RESPONSES
 from caseworker.models.fields.table import RefusedBodyError
 
 
