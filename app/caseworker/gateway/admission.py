@@ -7,7 +7,7 @@ uses.
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from caseworker.features.external.objects import ProviderObjects
 from caseworker.features.external.run_models import UnknownModelError, WrongDialectError
 from caseworker.features.external.session import GatewayRequest, GatewaySession
 from caseworker.gateway.dialects.dialect import Dialect
-from caseworker.gateway.dialects.offered import DIALECTS
+from caseworker.gateway.dialects.offered import DIALECTS, PASSED_ON, objects_in
 from caseworker.gateway.free_fields import FreeFields
 from caseworker.gateway.refusals import Refusal, RefusedError
 from caseworker.models.client_bodies import ClientBody, read_body
@@ -28,10 +28,6 @@ from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.bodies import has_more_values, is_unicode, memory_of
 from caseworker.platform.http.request import RELEASES, ApiRequest
 
-PASSED_ON: Final = frozenset(
-    {"accept", "user-agent", "anthropic-version", "anthropic-beta", "openai-beta"}
-)
-"""Headers of a client that the provider receives; the content type is always JSON."""
 MAX_VALUES: Final = 100_000
 """JSON values in a body. Reading takes about ten microseconds and 400 bytes for each of them."""
 
@@ -48,6 +44,20 @@ _NO_MODEL = (
 _UNKNOWN_OBJECT: Final = "no recorded reply of this tenant has named the object at the provider"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """A request for a model, as a client or the code of a step sends it."""
+
+    dialect: Dialect
+    headers: Mapping[str, str]
+    document: Callable[[], Any]
+    """Returns the JSON document of the body."""
+    size_bytes: int
+    """Size of the body."""
+    path_model: str | None = None
+    """Name of the model in the path; None if the body names it."""
+
+
 class Admission:
     """Admits the bodies of model calls in this process."""
 
@@ -59,59 +69,51 @@ class Admission:
         """Reads long bodies, one at a time, next to the event loop."""
 
     async def request(
-        self,
-        session: GatewaySession,
-        dialect: Dialect,
-        document: Callable[[], Any],
-        size_bytes: int,
-        headers: Mapping[str, str],
+        self, session: GatewaySession, client_request: ClientRequest
     ) -> GatewayRequest:
         """Return the request for a model call.
-
-        ``document`` returns the JSON document of the body, whose size is ``size_bytes``.
 
         Raises:
             RefusedError: the run may not call the model, or not with this API.
             RefusedBodyError: the body is malformed, or has a field that is not offered.
         """
-        body = await self.body(session, dialect, document, size_bytes)
-        alias, model = model_of(session, body.document, dialect)
+        body, dialect = await self.body(session, client_request), client_request.dialect
+        alias, model = model_of(
+            session, client_request.path_model or body.document["model"], dialect
+        )
         if session.scope.limits_spending():
             body = _with_limited_uses(session, dialect, body, alias, model)
         provider_body, hides_usage = dialect.provider_body(body.document)
         return GatewayRequest(
-            path=dialect.path,
+            path=dialect.path_to(model.model),
             alias=alias,
             model=model,
             body=body,
-            provider_body={**provider_body, "model": model.model},
+            provider_body=provider_body
+            if dialect.has_model_in_path
+            else {**provider_body, "model": model.model},
             hides_usage=hides_usage,
             limit_fields=dialect.limit_fields,
-            headers=passed_on(headers),
+            headers=passed_on(client_request.headers),
+            objects_in=objects_in,
         )
 
-    async def body(
-        self,
-        session: GatewaySession,
-        dialect: Dialect,
-        document: Callable[[], Any],
-        size_bytes: int,
-    ) -> ClientBody:
-        """Read and check the body of a request; the parameters are those of :meth:`request`.
+    async def body(self, session: GatewaySession, client_request: ClientRequest) -> ClientBody:
+        """Read and check the body of a request.
 
         Raises:
             RefusedBodyError: it is malformed, or has a field that is not offered.
         """
-        limits_spending = session.scope.limits_spending()
+        dialect, limits_spending = client_request.dialect, session.scope.limits_spending()
         free = await self._free_fields.of(dialect.fields.dialect) if limits_spending else ()
 
         def read() -> ClientBody:
-            readable = require_readable(document(), dialect)
+            readable = require_readable(client_request.document(), dialect)
             parts = dialect.fields.read(readable, limits_spending=limits_spending, free_fields=free)
             return read_body(readable, dialect.field, parts)
 
         with _naming(session):
-            body = await self._reading.call(read, size_bytes // BYTES_PER_CHAR)
+            body = await self._reading.call(read, client_request.size_bytes // BYTES_PER_CHAR)
             if references := references_in(body.parts):
                 tenant, ids = session.key.tenant, [each for _, each in references]
                 tokens = await self._objects.tokens_of(tenant, ids)
@@ -183,16 +185,14 @@ def unknown_model(session: GatewaySession, dialect: Dialect) -> RefusedError:
     return RefusedError(Refusal(status=404, code="model_not_found", message=message, field="model"))
 
 
-def model_of(
-    session: GatewaySession, body: Mapping[str, Any], dialect: Dialect
-) -> tuple[str, ChatModel]:
-    """Return the configured name and the model that a body names.
+def model_of(session: GatewaySession, name: str, dialect: Dialect) -> tuple[str, ChatModel]:
+    """Return the configured name and the model for a name that a client sent.
 
     Raises:
         RefusedError: the run may not call it, or not with this API.
     """
     try:
-        return session.models.model(body["model"], dialect.provider)
+        return session.models.model(name, dialect.provider)
     except UnknownModelError:
         raise unknown_model(session, dialect) from None
     except WrongDialectError as other:
@@ -255,7 +255,7 @@ def _has_more_values(body: Mapping[str, Any], limit: int) -> bool:
 
 def _faults(body: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, str]]:
     """Yield the fields that the gateway reads and cannot interpret."""
-    if not isinstance(body.get("model"), str):
+    if not (dialect.has_model_in_path or isinstance(body.get("model"), str)):
         yield "model", "must be a string"
     if not isinstance(body.get(dialect.field), dialect.field_types):
         yield dialect.field, "must be an array"

@@ -72,7 +72,7 @@ def _routes() -> Iterator[LabelledRoute]:
     for dialect in DIALECTS:
         base = f"/gateway{dialect.base}"
         for path, method, answer in (
-            (dialect.path, "POST", Gateway.serve),
+            (dialect.path_to("{model:path}"), "POST", Gateway.serve),
             (dialect.count_path, "POST", Gateway.count_tokens),
             (dialect.models_path, "GET", Gateway.models),
             (f"{dialect.models_path}/{{name:path}}", "GET", Gateway.models),

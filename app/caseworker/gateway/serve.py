@@ -29,6 +29,7 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.gateway.admission import (
     Admission,
+    ClientRequest,
     content_of,
     document_of,
     model_of,
@@ -68,7 +69,6 @@ from caseworker.runs.run import TERMINAL
 
 MAX_LANE_CHARS: Final = 100
 
-_V1: Final = "/v1"
 _UNKNOWN_KEY: Final = "The key is unknown. POST /runs with kind external returns a key."
 _UNKNOWN_PATH: Final = "The gateway does not offer this path. It offers: {}."
 
@@ -123,13 +123,10 @@ class Gateway:
     async def serve(self, request: ApiRequest, dialect: Dialect) -> Response:
         """Answer a request for a model call."""
         client = await self.identify(request)
-        content = await content_of(request)
-        document, headers = partial(document_of, request, content), request.headers
-        call_request = await self.admission.request(
-            client.session, dialect, document, len(content), headers
-        )
+        client_request = await _client_request(request, dialect)
+        call_request = await self.admission.request(client.session, client_request)
         await client.begin_call()
-        reply = _start(client.session, call_request, headers)
+        reply = _start(client.session, call_request, request.headers)
         return await relayed(
             request, dialect, client.session, reply, linger_seconds=self.linger_seconds
         )
@@ -142,17 +139,20 @@ class Gateway:
         Returns status, headers and body, which is an iterator for a stream. ``path`` is the path of
         an API below any base URL.
         """
-        offered = (each for each in DIALECTS if path.endswith(each.path.removeprefix(_V1)))
-        matching = next(offered, None)
-        dialect = matching or DIALECTS[0]
+        matches = ((each, match) for each in DIALECTS if (match := each.match(path)) is not None)
+        dialect, match = next(matches, (DIALECTS[0], None))
 
         async def answer() -> Response:
-            if matching is None:
+            if match is None:
                 return await refuse_path(self, None, dialect)
-            document = partial(json.loads, content)
-            call_request = await self.admission.request(
-                session, dialect, document, len(content), headers
+            client_request = ClientRequest(
+                dialect=dialect,
+                headers=headers,
+                document=partial(json.loads, content),
+                size_bytes=len(content),
+                path_model=match.groupdict().get("model"),
             )
+            call_request = await self.admission.request(session, client_request)
             reply = _start(session, call_request, headers)
             return await relayed(None, dialect, session, reply, linger_seconds=0)
 
@@ -165,10 +165,9 @@ class Gateway:
     async def count_tokens(self, request: ApiRequest, dialect: Dialect) -> Response:
         """Let the provider count the tokens of a body; this counts as an API call of the run."""
         client = await self.identify(request)
-        session, content = client.session, await content_of(request)
-        document = partial(document_of, request, content)
-        body = await self.admission.body(session, dialect, document, len(content))
-        _, model = model_of(session, body.document, dialect)
+        session, client_request = client.session, await _client_request(request, dialect)
+        body = await self.admission.body(session, client_request)
+        _, model = model_of(session, body.document["model"], dialect)
         await client.begin_call()
         counting = session.count_tokens(model, body, passed_on(request.headers), dialect.count_path)
         try:
@@ -253,6 +252,18 @@ def _require_current(key: AttemptKey) -> None:
         raise RefusedError(refusal_of(key.state.stop))
     if key.state.attempt < key.state.newest:
         raise RefusedError(SUPERSEDED)
+
+
+async def _client_request(request: ApiRequest, dialect: Dialect) -> ClientRequest:
+    """Receive the body of a request."""
+    content = await content_of(request)
+    return ClientRequest(
+        dialect=dialect,
+        headers=request.headers,
+        document=partial(document_of, request, content),
+        size_bytes=len(content),
+        path_model=request.path_params.get("model"),
+    )
 
 
 def _start(

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -89,6 +89,8 @@ class GatewayRequest:
     """Body fields that limit the number of output tokens."""
     headers: Mapping[str, str]
     """Headers of the client that the provider receives."""
+    objects_in: Callable[[Mapping[str, Any]], Iterable[Any]]
+    """Returns the IDs of the objects at the provider that a document of the reply names."""
 
     def digest(self, tenant: str) -> str:
         """Return the keyed hash by which a repeated request is recognised."""
@@ -284,6 +286,7 @@ class GatewaySession:
             relay=reply.relay,
             limit_fields=call_request.limit_fields,
             hides_usage=call_request.hides_usage,
+            objects_in=call_request.objects_in,
             is_superseded=lambda: entry.attempt < self.attempts.newest,
         )
         reply.relay.head.add_done_callback(partial(_forbid_repetition, call))

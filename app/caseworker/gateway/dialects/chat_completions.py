@@ -1,12 +1,13 @@
 """OpenAI's chat completions, which most providers offer, and the errors of all OpenAI APIs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from caseworker.gateway.dialects.dialect import Dialect
+from caseworker.gateway.dialects.dialect import Dialect, mappings
 from caseworker.gateway.refusals import Refusal
 from caseworker.models.fields.chat_completions import CHAT_COMPLETIONS as FIELDS
 
+PASSED_ON: Final = frozenset({"openai-beta"})
 _OPENAI_ERRORS: Final = {429: "rate_limit_error", 502: "server_error", 503: "server_error"}
 
 
@@ -24,6 +25,12 @@ def openai_models(names: Sequence[str]) -> Mapping[str, Any]:
     return {"object": "list", "data": [{"id": name, **about} for name in names]}
 
 
+def _objects_in(part: Mapping[str, Any]) -> Iterator[Any]:
+    for choice in mappings(part.get("choices")):
+        for message in mappings([choice.get("message"), choice.get("delta")]):
+            yield from (audio.get("id") for audio in mappings([message.get("audio")]))
+
+
 CHAT_COMPLETIONS: Final = Dialect(
     provider="openai",
     base="/openai/v1",
@@ -34,4 +41,6 @@ CHAT_COMPLETIONS: Final = Dialect(
     needs_usage_option=True,
     error=openai_error,
     models=openai_models,
+    passed_on=PASSED_ON,
+    objects_in=_objects_in,
 )

@@ -5,12 +5,17 @@ interrupted stream ends with the event of its API.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from caseworker.gateway.refusals import Refusal
 from caseworker.models.fields.table import Table
+
+MODEL: Final = "{model}"
+"""Part of a path that is replaced by the name of the model."""
+_MODEL_NAME: Final = "(?P<model>[^/]+)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +27,8 @@ class Dialect:
     base: str
     """Path below ``/gateway`` of the base URL for the API's clients."""
     path: str
-    """Path of the API below that base URL, and below the base URL of a provider."""
+    """Path of the API below that base URL, and below the base URL of a provider. It may hold the
+    name of the model as ``{model}``; otherwise the body does."""
     models_path: str
     """Path below the base URL of the list of models."""
     count_path: str = ""
@@ -48,6 +54,27 @@ class Dialect:
     """Name of the event that reports an error in a stream; empty for events without a name."""
     is_numbered: bool = False
     """Whether the events of a stream have numbers."""
+    passed_on: frozenset[str] = frozenset()
+    """Headers of the API that the provider receives, by lowercase names."""
+    objects_in: Callable[[Mapping[str, Any]], Iterable[Any]] = lambda _: ()
+    """Returns the IDs of the objects at the provider that a part of a reply names."""
+
+    def match(self, path: str) -> re.Match[str] | None:
+        """Return the match of the API's path at the end of a path, with or without ``/v1``.
+
+        Its group ``model`` is the name of the model, if the path holds it.
+        """
+        pattern = re.escape(self.path.removeprefix("/v1")).replace(re.escape(MODEL), _MODEL_NAME)
+        return re.search(f"{pattern}$", path)
+
+    @property
+    def has_model_in_path(self) -> bool:
+        """Whether the path of a request holds the name of the model, and not its body."""
+        return MODEL in self.path
+
+    def path_to(self, model: str) -> str:
+        """Return the path of a request for a model."""
+        return self.path.replace(MODEL, model)
 
     def provider_body(self, document: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
         """Return the body for the provider, and whether the client did not request token counts."""
@@ -65,3 +92,8 @@ class Dialect:
             about = {"type": "error", "sequence_number": number}
             document = {**document["error"], **document, **about}
         return f"{name}data: {json.dumps(document)}\n\n".encode()
+
+
+def mappings(value: Any) -> list[Mapping[str, Any]]:
+    """Return the objects in a JSON list; a value that is not a list has none."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

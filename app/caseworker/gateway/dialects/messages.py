@@ -1,9 +1,9 @@
 """Anthropic's Messages API."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from caseworker.gateway.dialects.dialect import Dialect
+from caseworker.gateway.dialects.dialect import Dialect, mappings
 from caseworker.gateway.refusals import Refusal
 from caseworker.models.fields.messages import MESSAGES as FIELDS
 
@@ -34,6 +34,16 @@ def _models(names: Sequence[str]) -> Mapping[str, Any]:
     return {"data": data, "has_more": False, "first_id": None, "last_id": None, **ends}
 
 
+def _objects_in(part: Mapping[str, Any]) -> Iterator[Any]:
+    if isinstance(container := part.get("container"), dict):
+        yield container.get("id")
+    for block in (part, *mappings(part.get("content"))):
+        if str(block.get("type")).endswith("_tool_result"):  # tools that the provider executes
+            result = block.get("content")
+            for file in mappings(result.get("content") if isinstance(result, dict) else 0):
+                yield file.get("file_id")
+
+
 MESSAGES: Final = Dialect(
     provider="anthropic",
     base="/anthropic",
@@ -45,4 +55,6 @@ MESSAGES: Final = Dialect(
     error=_error,
     models=_models,
     event="error",
+    passed_on=frozenset({"anthropic-version", "anthropic-beta"}),
+    objects_in=_objects_in,
 )
