@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from caseworker.features.external.objects import ProviderObjects
-from caseworker.features.external.run_models import UnknownModelError, WrongDialectError
 from caseworker.features.external.session import GatewayRequest, GatewaySession
 from caseworker.gateway.dialects.dialect import Dialect
 from caseworker.gateway.dialects.offered import DIALECTS, PASSED_ON, objects_in
@@ -23,6 +22,7 @@ from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import Part, RefusedBodyError, Use
 from caseworker.models.gateway import BYTES_PER_CHAR
 from caseworker.models.relay import is_id
+from caseworker.models.run_models import UnknownModelError, WrongDialectError
 from caseworker.models.table import ChatModel
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.bodies import has_more_values, is_unicode, memory_of

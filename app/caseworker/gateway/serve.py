@@ -23,7 +23,6 @@ from caseworker.engine.call import CallFailedError
 from caseworker.features.external.attempts import AttemptKey, PendingReply
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import sha256_of
-from caseworker.features.external.run_models import UnknownModelError, WrongDialectError
 from caseworker.features.external.session import GatewayRequest, GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
@@ -51,6 +50,7 @@ from caseworker.gateway.refusals import (
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
 from caseworker.models.relay import Head, is_success
+from caseworker.models.run_models import UnknownModelError, WrongDialectError
 from caseworker.platform.caller import ANYBODY, InvalidCredentialError
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import TENANT

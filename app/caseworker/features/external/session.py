@@ -31,12 +31,12 @@ from caseworker.features.external.end import SessionEnd
 from caseworker.features.external.objects import ProviderObjects
 from caseworker.features.external.prompts import StoredPrompts
 from caseworker.features.external.recorded import RecordedCall, model_calls
-from caseworker.features.external.run_models import RunModels
 from caseworker.features.external.tools import CHILD, OfferedTools, child_run
 from caseworker.features.external.work import SessionWork
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, RelayedCall, restored
+from caseworker.models.run_models import RunModels
 from caseworker.nodes.agent.definition import ToolUses
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
