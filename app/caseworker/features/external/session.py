@@ -11,7 +11,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -21,7 +21,6 @@ from pydantic import Field
 from caseworker.core.budget.budget import json_number
 from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.stops import HandOver, Stop
-from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import Answered, Call, CallFailedError
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import REPLAY_DIVERGED, Event
@@ -35,7 +34,7 @@ from caseworker.features.external.tools import CHILD, OfferedTools, child_run
 from caseworker.features.external.work import SessionWork
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.gateway import ChatModel, ModelGateway
-from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, RelayedCall, restored
+from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, restored
 from caseworker.models.run_models import RunModels
 from caseworker.nodes.agent.definition import ToolUses
 from caseworker.nodes.agent.execution import Agents
@@ -45,11 +44,6 @@ from caseworker.runs.run import RunKey
 from caseworker.tools.ports import ToolResult
 
 HASH_CHARS: Final = 16
-
-NAMED_ONLY: Final = (
-    "The request only names a document or an object at the provider, so that its largest possible"
-    " size is reserved; sent inline, a document costs less."
-)
 
 T = TypeVar("T")
 
@@ -271,7 +265,7 @@ class GatewaySession:
         await self.tools.report(call_request.body.results)
         root = self._context.path.call("llm", entry.key).text
         stored, note_stored = self._prompts.continued(call_request.body, entry, root)
-        call = await self._context.service(ModelGateway).relayed(
+        answered = await self._context.service(ModelGateway).relay(
             self._context,
             call_request.model,
             alias=call_request.alias,
@@ -289,16 +283,6 @@ class GatewaySession:
             objects_in=call_request.objects_in,
             is_superseded=lambda: entry.attempt < self.attempts.newest,
         )
-        reply.relay.head.add_done_callback(partial(_forbid_repetition, call))
-        try:
-            answered = await self._context.calls.perform(
-                call, parent=self._context.trace_parent, scope=self.scope
-            )
-        except BudgetExceededError as refused:
-            if call.content is None or not call.content.fills_context:
-                raise
-            reason = f"{refused}. {NAMED_ONLY}"
-            raise Stop(replace(refused.cause, reason=reason)) from None
         note_stored()
         return answered
 
@@ -420,8 +404,3 @@ class GatewaySession:
         events = self._context.run.events
         if events is not None and (data := self.attempts.divergence(lane, body)) is not None:
             events.emit(Event(type=REPLAY_DIVERGED, step_id=self._context.node_id, data=data))
-
-
-def _forbid_repetition(call: RelayedCall, _: object) -> None:
-    """Repeat no call whose reply has begun: the client would get parts of two replies."""
-    call.repeatable = False

@@ -24,13 +24,14 @@ from caseworker.core.budget.stops import (
 )
 from caseworker.features.external.attempts import PendingReply
 from caseworker.features.external.end import reported
-from caseworker.features.external.session import NAMED_ONLY, GatewaySession
+from caseworker.features.external.session import GatewaySession
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
 from caseworker.gateway.dialects.mcp import MCP
 from caseworker.gateway.dialects.messages import MESSAGES
 from caseworker.gateway.dialects.responses import RESPONSES
 from caseworker.gateway.refusals import FINISHED, SUPERSEDED, RefusedError, of_problem, refusal_of
 from caseworker.gateway.serve import Client, relayed, shaped
+from caseworker.models.gateway import NAMED_ONLY
 from caseworker.models.relay import Head
 from caseworker.nodes.agent.limits import RoomForTurns
 from caseworker.platform.http.problems import ProblemError, ProblemType
