@@ -120,10 +120,10 @@ class GatewaySession:
         self.attempts = Attempts(model_calls(context), replays=data.replay)
         self._prompts = StoredPrompts()
         self._end = SessionEnd(context.token)
-        above = None
+        parent_work = None
         if parent is not None:
-            above = parent._work, parent._context.path.call(CHILD, self.key.run_id)
-        self._work: SessionWork = SessionWork(self.key.run_id, context.calls.activity, above)
+            parent_work = parent._work, parent._context.path.call(CHILD, self.key.run_id)
+        self._work: SessionWork = SessionWork(self.key.run_id, context.calls.activity, parent_work)
 
     @property
     def scope(self) -> Scope:
