@@ -5,17 +5,19 @@ refuses fields with costs that are unknown, and the tools that the provider exec
 uses.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from caseworker.features.external.objects import ProviderObjects
-from caseworker.features.external.session import GatewayRequest, GatewaySession
+import structlog
+
+from caseworker.features.external.session import GatewayRequest, GatewaySession, ProviderObjects
 from caseworker.gateway.dialects.dialect import Dialect
 from caseworker.gateway.dialects.offered import DIALECTS, PASSED_ON, objects_in
-from caseworker.gateway.free_fields import FreeFields
 from caseworker.gateway.refusals import Refusal, RefusedError
 from caseworker.models.client_bodies import ClientBody, read_body
 from caseworker.models.fields.provider_tools import limited_uses, priced_tools
@@ -28,6 +30,10 @@ from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.bodies import has_more_values, is_unicode, memory_of
 from caseworker.platform.http.request import RELEASES, ApiRequest
 
+log = structlog.get_logger(__name__)
+
+FieldsOf = Mapping[Any, Collection[str]]
+"""Paths of fields by the name of their API, such as ``chat_completions``."""
 MAX_VALUES: Final = 100_000
 """JSON values in a body. Reading takes about ten microseconds and 400 bytes for each of them."""
 
@@ -42,6 +48,36 @@ _NO_MODEL = (
     "The operator configures one, for example with MODELS_SMALL_BASE_URL and MODELS_SMALL_MODEL."
 )
 _UNKNOWN_OBJECT: Final = "no recorded reply of this tenant has named the object at the provider"
+
+
+class FreeFields:
+    """Fields that the operator allows in runs that limit their spending."""
+
+    def __init__(self, current: FieldsOf, file: Path, read: Callable[[], FieldsOf]) -> None:
+        """``read`` reads the setting from ``file``; it raises ValueError if it is invalid."""
+        self._current = current
+        self._file = file
+        self._read = read
+        self._version = self._version_of_file()
+
+    async def of(self, dialect: str) -> Collection[str]:
+        """Return the allowed paths for an API; an invalid or missing file changes nothing."""
+        version = self._version_of_file()
+        if version not in (None, self._version):
+            self._version = version
+            try:
+                self._current = await asyncio.to_thread(self._read)
+                log.info("gateway.free_fields_read")
+            except ValueError as error:
+                log.warning("gateway.free_fields_invalid", detail=str(error))
+        return self._current.get(dialect, ())
+
+    def _version_of_file(self) -> tuple[int, int] | None:
+        try:
+            status = self._file.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ino
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

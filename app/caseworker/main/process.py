@@ -21,7 +21,7 @@ from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
 from caseworker.features.artifacts.keeping import ArtifactLimits, RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
-from caseworker.features.external.objects import ProviderObjects
+from caseworker.features.external.session import ProviderObjects
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials

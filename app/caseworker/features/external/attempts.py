@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from caseworker.features.external.postgres import AttemptState, PostgresAttempts
-from caseworker.features.external.prompts import differences
-from caseworker.features.external.recorded import RecordedCall, RecordedCalls
+from caseworker.features.external.recorded import RecordedCall, RecordedCalls, differences
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.relay import Relay
 

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -26,12 +26,9 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.events import REPLAY_DIVERGED, Event
 from caseworker.engine.step_path import StepPath
 from caseworker.features.external.attempts import AttemptKey, Attempts, PendingReply
-from caseworker.features.external.end import SessionEnd
-from caseworker.features.external.objects import ProviderObjects
-from caseworker.features.external.prompts import StoredPrompts
-from caseworker.features.external.recorded import RecordedCall, model_calls
+from caseworker.features.external.end import SessionEnd, SessionWork
+from caseworker.features.external.recorded import RecordedCall, StoredPrompts, model_calls
 from caseworker.features.external.tools import CHILD, OfferedTools, child_run
-from caseworker.features.external.work import SessionWork
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, restored
@@ -63,6 +60,15 @@ class ExternalData(StepData):
     """ID of the run whose budget this one shares."""
     tools: ToolUses = Field(default_factory=list)
     """Tools that the service offers to the agent."""
+
+
+class ProviderObjects:
+    """Knows which objects at a provider the replies to a tenant have named."""
+
+    record: Callable[[RunKey, Sequence[str], int], Awaitable[None]]
+    """Stores that a reply to a run has named these objects at the provider, and its tokens."""
+    tokens_of: Callable[[str, Sequence[str]], Awaitable[Mapping[str, int | None]]]
+    """Returns which of these objects a reply to a tenant has named, with the reply's tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

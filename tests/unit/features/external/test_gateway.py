@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from fastapi import Response
 
-from caseworker.features.external.objects import ProviderObjects
+from caseworker.features.external.session import ProviderObjects
 from caseworker.gateway.admission import Admission, ClientRequest, content_of, require_readable
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
 from caseworker.gateway.refusals import RELEASED, RefusedError
