@@ -350,6 +350,7 @@ async def _stream(
         if not (isinstance(error, CallFailedError) and reply.relay.reports_failure):
             yield dialect.error_event(_refusal(session, error), number)
     finally:
+        # A retry after a failure is another call. While the reply is unfinished, it joins this one.
         if is_whole or reply.relay.failed:
             session.attempts.delivered(reply)
         else:
