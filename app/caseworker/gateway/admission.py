@@ -114,20 +114,17 @@ class Admission:
             RefusedBodyError: the body is malformed, or has a field that is not offered.
         """
         body, dialect = await self.body(session, client_request), client_request.dialect
-        alias, model = model_of(
-            session, client_request.path_model or body.document["model"], dialect
-        )
+        name = client_request.path_model or body.document["model"]
+        alias, model = model_of(session, name, dialect)
         if session.scope.limits_spending():
             body = _with_limited_uses(session, dialect, body, alias, model)
-        provider_body, hides_usage = dialect.provider_body(body.document)
+        provider_body, hides_usage = dialect.provider_body(body.document, model.model)
         return GatewayRequest(
             path=dialect.path_to(model.model),
             alias=alias,
             model=model,
             body=body,
-            provider_body=provider_body
-            if dialect.has_model_in_path
-            else {**provider_body, "model": model.model},
+            provider_body=provider_body,
             hides_usage=hides_usage,
             limit_fields=dialect.limit_fields,
             headers=passed_on(client_request.headers),

@@ -76,13 +76,19 @@ class Dialect:
         """Return the path of a request for a model."""
         return self.path.replace(MODEL, model)
 
-    def provider_body(self, document: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """Return the body for the provider, and whether the client did not request token counts."""
-        if not (document.get("stream") and self.needs_usage_option):
-            return document, False
-        options = document.get("stream_options") or {}
-        counted = {**document, "stream_options": {**options, "include_usage": True}}
-        return counted, not options.get("include_usage")
+    def provider_body(
+        self, document: Mapping[str, Any], model: str
+    ) -> tuple[Mapping[str, Any], bool]:
+        """Return the body for the provider, and whether the client did not request token counts.
+
+        ``model`` is the provider's name of the model.
+        """
+        body = document if self.has_model_in_path else {**document, "model": model}
+        if not (body.get("stream") and self.needs_usage_option):
+            return body, False
+        options = body.get("stream_options") or {}
+        requested = {**options, "include_usage": True}
+        return {**body, "stream_options": requested}, not options.get("include_usage")
 
     def error_event(self, refusal: Refusal, number: int) -> bytes:
         """Return the event that ends an interrupted stream after ``number`` events."""
