@@ -46,7 +46,7 @@ async def _tools(gateway: Gateway, request: ApiRequest, _: Dialect) -> ASGIApp:
     message = await request.json()
     client.session.touch()
     if isinstance(message, dict) and message.get("method") == "tools/call":
-        await client.begin_call()
+        await client.session.begin_call(client.key)
     # Importing the SDK takes nearly a second.
     module = await asyncio.to_thread(import_module, "caseworker.gateway.tool_server")
     server: ASGIApp = module.ToolServer(

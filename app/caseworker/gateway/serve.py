@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse, StreamingResponse
@@ -20,10 +20,11 @@ from starlette.types import ASGIApp
 
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.call import CallFailedError
-from caseworker.features.external.attempts import AttemptKey, PendingReply
+from caseworker.features.external.attempts import AttemptKey, PendingReply, SupersededError
+from caseworker.features.external.end import RunEndedError
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import sha256_of
-from caseworker.features.external.session import GatewayRequest, GatewaySession
+from caseworker.features.external.session import GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.gateway.admission import (
@@ -76,12 +77,16 @@ _UNKNOWN_PATH: Final = "The gateway does not offer this path. It offers: {}."
 _Interruption = Stop | CallFailedError | asyncio.CancelledError
 
 
-class _AnsweredError(Exception):
+class AnsweredError(Exception):
     """Another process, which owns the run, has answered the request."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
         self.response = response
+
+
+class UnknownKeyError(LookupError):
+    """The key of a request is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +96,6 @@ class Client:
     session: GatewaySession
     key: AttemptKey | None = None
     """None for the code of a step of this process, which has no attempts."""
-
-    async def begin_call(self) -> None:
-        """Note that the client makes a call; the first one of an attempt starts the replay again.
-
-        Raises:
-            RefusedError: a later attempt was opened, or the run ended, while the body arrived.
-        """
-        if self.key is not None and not await self.session.use_key(self.key):
-            raise RefusedError(SUPERSEDED)
-        self.require_open()
-
-    def require_open(self) -> None:
-        """Raise the refusal of all calls if the run has ended or was stopped."""
-        if not self.session.is_open:
-            raise RefusedError(refusal_of(self.session.stop))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +115,8 @@ class Gateway:
         client = await self.identify(request)
         client_request = await _client_request(request, dialect)
         call_request = await self.admission.request(client.session, client_request)
-        await client.begin_call()
-        reply = _start(client.session, call_request, request.headers)
+        repetition = _repetition(request.headers)
+        reply = await client.session.call(call_request, client.key, **repetition)
         return await relayed(
             request, dialect, client.session, reply, linger_seconds=self.linger_seconds
         )
@@ -153,7 +143,7 @@ class Gateway:
                 path_model=match.groupdict().get("model"),
             )
             call_request = await self.admission.request(session, client_request)
-            reply = _start(session, call_request, headers)
+            reply = await session.call(call_request, None, **_repetition(headers))
             return await relayed(None, dialect, session, reply, linger_seconds=0)
 
         response = cast("Response", await shaped(answer(), dialect))
@@ -168,7 +158,7 @@ class Gateway:
         session, client_request = client.session, await _client_request(request, dialect)
         body = await self.admission.body(session, client_request)
         _, model = model_of(session, body.document["model"], dialect)
-        await client.begin_call()
+        await session.begin_call(client.key)
         counting = session.count_tokens(model, body, passed_on(request.headers), dialect.count_path)
         try:
             await asyncio.wait((counting,))
@@ -195,8 +185,10 @@ class Gateway:
 
         Raises:
             ProblemError: the tenant has too many concurrent requests, or no process owns the run.
-            _AnsweredError: another process owns the run, and has answered the request.
-            RefusedError: the key is unknown, or its attempt may make no more calls.
+            AnsweredError: another process owns the run, and has answered the request.
+            RunEndedError: the run has ended or was stopped.
+            SupersededError: a later attempt was opened.
+            UnknownKeyError: the key is unknown.
         """
         credential = _credential_of(request)
         if credential and (session := self.sessions.with_key(credential)) is not None:
@@ -204,7 +196,7 @@ class Gateway:
             if isinstance(session.stop, HandOver):
                 raise ProblemError(NOT_OWNED)  # the next owner executes the step with another key
             if session.stop is not None:
-                raise RefusedError(refusal_of(session.stop))
+                raise RunEndedError(session.stop)
             return Client(session)
         attempts = self.owners.attempts
         key = await AttemptKey.read(attempts, sha256_of(credential)) if credential else None
@@ -216,14 +208,13 @@ class Gateway:
         if self.sessions.is_away(run):
             response = await self.owners.answer(request, await content_of(request), run)
             if response is not None:
-                raise _AnsweredError(response)
+                raise AnsweredError(response)
             await key.reread()
             _require_current(key)
         if (session := self.sessions.get(run)) is None:
-            raise RefusedError(refusal_of(self.sessions.stop_of(run)))
-        client = Client(session, key)
-        client.require_open()
-        return client
+            raise RunEndedError(self.sessions.stop_of(run))
+        session.require_open()
+        return Client(session, key)
 
     async def _refusal_of_key(self, request: ApiRequest, credential: str | None) -> Exception:
         """Return the refusal of a key that no attempt has.
@@ -234,10 +225,10 @@ class Gateway:
             tenant, owner = maker
             await enter(request, tenant)
             content = await content_of(request)
-            return _AnsweredError(await self.owners.answer_step(request, content, owner))
+            return AnsweredError(await self.owners.answer_step(request, content, owner))
         shared: HttpContext = request.app.state.shared
         await wait_connected(request, shared.authentication.refusal_delay())
-        return RefusedError(Refusal(status=401, code="invalid_api_key", message=_UNKNOWN_KEY))
+        return UnknownKeyError()
 
 
 def gateway_of(request: Request) -> Gateway:
@@ -247,11 +238,11 @@ def gateway_of(request: Request) -> Gateway:
 
 
 def _require_current(key: AttemptKey) -> None:
-    """Raise a refusal if the run of a key has ended, or a later attempt was opened."""
+    """Raise an error if the run of a key has ended, or a later attempt was opened."""
     if key.state.status in TERMINAL:
-        raise RefusedError(refusal_of(key.state.stop))
+        raise RunEndedError(key.state.stop)
     if key.state.attempt < key.state.newest:
-        raise RefusedError(SUPERSEDED)
+        raise SupersededError
 
 
 async def _client_request(request: ApiRequest, dialect: Dialect) -> ClientRequest:
@@ -266,17 +257,14 @@ async def _client_request(request: ApiRequest, dialect: Dialect) -> ClientReques
     )
 
 
-def _start(
-    session: GatewaySession, call_request: GatewayRequest, headers: Mapping[str, str]
-) -> PendingReply:
-    """Start a model call, or join the one that the request repeats."""
-    return session.answer(
-        call_request,
-        call_key=headers.get("x-caseworker-call-key") or headers.get("idempotency-key"),
-        is_retry=headers.get("x-stainless-retry-count", "0") != "0",
-        lane=headers.get("x-caseworker-lane", "")[:MAX_LANE_CHARS],
-        replays=headers.get("x-caseworker-replay", "").lower() != "off",
-    )
+def _repetition(headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return how a client marks repeated requests, as :meth:`GatewaySession.answer` takes it."""
+    return {
+        "call_key": headers.get("x-caseworker-call-key") or headers.get("idempotency-key"),
+        "is_retry": headers.get("x-stainless-retry-count", "0") != "0",
+        "lane": headers.get("x-caseworker-lane", "")[:MAX_LANE_CHARS],
+        "replays": headers.get("x-caseworker-replay", "").lower() != "off",
+    }
 
 
 async def enter(request: Request, tenant: str) -> None:
@@ -414,8 +402,8 @@ async def owned(answer: Callable[[], Awaitable[ASGIApp]]) -> ASGIApp:
     while True:
         try:
             return await answer()
-        except RefusedError as error:
-            if error.refusal is not RELEASED:
+        except (RefusedError, RunEndedError) as error:
+            if _refusal_in(error) is not RELEASED:
                 raise
 
 
@@ -423,17 +411,34 @@ async def shaped(answer: Awaitable[ASGIApp], dialect: Dialect) -> ASGIApp:
     """Await an answer; return its errors in the form of a dialect."""
     try:
         return await answer
-    except _AnsweredError as answered:
+    except AnsweredError as answered:
         return answered.response
-    except RefusedBodyError as error:
-        refusal = Refusal(code=error.code, message=str(error), field=error.field)
-    except ProblemError as problem:
-        refusal = of_problem(problem)
-    except StoreUnavailableError:
-        refusal = of_problem(ProblemError(UNAVAILABLE))
-    except RefusedError as error:
-        refusal = error.refusal
-    return refused(refusal, dialect)
+    except _ERRORS as error:
+        return refused(_refusal_in(error), dialect)
+
+
+def _refusal_in(error: Exception) -> Refusal:
+    """Return the refusal for an error."""
+    match error:
+        case RefusedError():
+            return error.refusal
+        case RunEndedError():
+            return refusal_of(error.stop)
+        case UnknownKeyError():
+            return Refusal(status=401, code="invalid_api_key", message=_UNKNOWN_KEY)
+        case RefusedBodyError():
+            return Refusal(code=error.code, message=str(error), field=error.field)
+        case ProblemError():
+            return of_problem(error)
+        case StoreUnavailableError():
+            return of_problem(ProblemError(UNAVAILABLE))
+    return SUPERSEDED
+
+
+_ERRORS: Final = (
+    *(RefusedError, RunEndedError, SupersededError, UnknownKeyError),
+    *(RefusedBodyError, ProblemError, StoreUnavailableError),
+)
 
 
 def refused(refusal: Refusal, dialect: Dialect) -> Response:

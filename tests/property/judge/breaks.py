@@ -21,7 +21,7 @@ from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
 from caseworker.core.budget.reservations import Reservation
 from caseworker.core.budget.usage import NOTHING
 from caseworker.engine.call import FREE
-from caseworker.features.external.session import GatewaySession
+from caseworker.features.external.attempts import Attempts
 from caseworker.models.fields.table import Table
 from caseworker.models.maximum import Content
 from caseworker.models.media import Size
@@ -181,13 +181,12 @@ _patched("the lowered limit", RelayedCall, "_fitted", lambda self: self.body)
 _patched("ancestors of a scope", Scope, "lineage", lambda self: (self,))
 
 
-async def _use_key(self: GatewaySession, key: Any) -> bool:
-    if key.state.attempt > self.attempts.current:
-        self.start_attempt(key.state.attempt, first_use=True)
-    return True
+async def _use(self: Attempts, key: Any, start: Any) -> None:
+    if key.state.attempt > self.current:
+        start(key.state.attempt, first_use=True)
 
 
-_patched("superseded keys", GatewaySession, "use_key", _use_key)
+_patched("superseded keys", Attempts, "use", _use)
 
 _read = Table.read
 

@@ -20,6 +20,10 @@ FRESH_SECONDS: Final = 0.005
 """Age of an attempt's state above which it is read again before a call."""
 
 
+class SupersededError(Exception):
+    """A later attempt of the run was opened, so that this one may make no more calls."""
+
+
 @dataclass(slots=True, kw_only=True)
 class AttemptKey:
     """The key in a request, with the state of its attempt at the time ``read_at``."""
@@ -103,19 +107,21 @@ class Attempts:
         """Note that a key was issued for an attempt; earlier attempts make no more calls."""
         self.newest = max(self.newest, attempt)
 
-    async def use(self, key: AttemptKey, start: Callable[..., None]) -> bool:
-        """Note that a client makes a call with a key; return False if the key became invalid.
+    async def use(self, key: AttemptKey, start: Callable[..., None]) -> None:
+        """Note that a client makes a call with a key.
 
         The first call of an attempt starts it with ``start``. A later attempt may have been opened
         by any process while the body of the request arrived.
+
+        Raises:
+            SupersededError: a later attempt was opened, or the key was revoked.
         """
         async with self._opening:
             newest = max(self.current, self.newest)
             if not await key.refresh() or key.state.attempt < max(newest, key.state.newest):
-                return False
+                raise SupersededError
             if key.state.attempt > self.current:
                 start(key.state.attempt, first_use=await key.store.use(key.sha256))
-        return True
 
     def start(self, attempt: int, *, first_use: bool) -> bool:
         """Start an attempt, whose requests join no earlier ones; return whether it gets replays.

@@ -118,6 +118,17 @@ class SessionWork:
         await until_done(self.tasks, grace_seconds)
 
 
+class RunEndedError(Exception):
+    """The run has ended or was stopped, so that it takes no more calls.
+
+    ``stop`` is its stop or the stored cause of its end; None if the client has finished it.
+    """
+
+    def __init__(self, stop: Stop | StopCause | None) -> None:
+        super().__init__()
+        self.stop = stop
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The end that a client reported: an output, or an error."""

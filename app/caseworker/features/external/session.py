@@ -26,7 +26,7 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.events import REPLAY_DIVERGED, Event
 from caseworker.engine.step_path import StepPath
 from caseworker.features.external.attempts import AttemptKey, Attempts, PendingReply
-from caseworker.features.external.end import SessionEnd, SessionWork
+from caseworker.features.external.end import RunEndedError, SessionEnd, SessionWork
 from caseworker.features.external.recorded import RecordedCall, StoredPrompts, model_calls
 from caseworker.features.external.tools import CHILD, OfferedTools, child_run
 from caseworker.models.client_bodies import ClientBody
@@ -172,9 +172,23 @@ class GatewaySession:
         """Note a sign of life of the client, which is also one of its parents."""
         self._work.touch()
 
-    async def use_key(self, key: AttemptKey) -> bool:
-        """Note that a client makes a call with a key; return False if the key became invalid."""
-        return await self.attempts.use(key, self.start_attempt)
+    def require_open(self) -> None:
+        """Raise RunEndedError if no calls can be made."""
+        if not self.is_open:
+            raise RunEndedError(self.stop)
+
+    async def begin_call(self, key: AttemptKey | None) -> None:
+        """Note that the client makes a call; the first one of an attempt starts the replay again.
+
+        ``key`` is None for the code of a step, which has no attempts.
+
+        Raises:
+            RunEndedError: the run ended while the body of the request arrived.
+            SupersededError: a later attempt was opened since then.
+        """
+        if key is not None:
+            await self.attempts.use(key, self.start_attempt)
+        self.require_open()
 
     def start_attempt(self, attempt: int, *, first_use: bool) -> None:
         """Start an attempt, and the replay again; calls of an earlier attempt are cancelled.
@@ -189,6 +203,16 @@ class GatewaySession:
         """Note that the code of the step is executed, from its start, with the recorded replies."""
         latest = max((call.attempt for call in self.attempts.calls.every), default=0)
         self.start_attempt(latest + 1, first_use=True)
+
+    async def call(
+        self, call_request: GatewayRequest, key: AttemptKey | None, **repetition: Any
+    ) -> PendingReply:
+        """Begin a call and return its reply; ``repetition`` as for :meth:`answer`.
+
+        Raises as :meth:`begin_call`.
+        """
+        await self.begin_call(key)
+        return self.answer(call_request, **repetition)
 
     def answer(
         self,

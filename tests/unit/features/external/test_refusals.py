@@ -23,14 +23,14 @@ from caseworker.core.budget.stops import (
     StopKind,
 )
 from caseworker.features.external.attempts import PendingReply
-from caseworker.features.external.end import reported
+from caseworker.features.external.end import RunEndedError, reported
 from caseworker.features.external.session import GatewaySession
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
 from caseworker.gateway.dialects.mcp import MCP
 from caseworker.gateway.dialects.messages import MESSAGES
 from caseworker.gateway.dialects.responses import RESPONSES
-from caseworker.gateway.refusals import FINISHED, SUPERSEDED, RefusedError, of_problem, refusal_of
-from caseworker.gateway.serve import Client, relayed, shaped
+from caseworker.gateway.refusals import FINISHED, SUPERSEDED, of_problem, refusal_of
+from caseworker.gateway.serve import relayed, shaped
 from caseworker.models.gateway import NAMED_ONLY
 from caseworker.models.relay import Head
 from caseworker.nodes.agent.limits import RoomForTurns
@@ -226,9 +226,9 @@ def refusals_at(stop: Stop | None) -> dict[str, Mapping[str, Any]]:
             await end_with(stop, session, limit)
         documents["stream"] = json.loads(stream.result().splitlines()[-2].removeprefix(b"data: "))
         documents["reply"] = json.loads(reply.result())
-        with pytest.raises(RefusedError) as refused:
-            Client(session).require_open()
-        documents["next call"] = CHAT_COMPLETIONS.error(refused.value.refusal)
+        with pytest.raises(RunEndedError) as ended:
+            await session.begin_call(None)
+        documents["next call"] = CHAT_COMPLETIONS.error(refusal_of(ended.value.stop))
         session.finish(None)
 
     outcome, _ = executed(client)
