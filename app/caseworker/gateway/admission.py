@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +26,8 @@ from caseworker.models.relay import is_id
 from caseworker.models.run_models import UnknownModelError, WrongDialectError
 from caseworker.models.table import ChatModel
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.platform.http.bodies import has_more_values, is_unicode, memory_of
-from caseworker.platform.http.request import RELEASES, ApiRequest
+from caseworker.platform.http.bodies import has_more_values, is_unicode
+from caseworker.platform.http.request import ApiRequest
 
 log = structlog.get_logger(__name__)
 
@@ -37,8 +36,6 @@ FieldsOf = Mapping[Any, Collection[str]]
 MAX_VALUES: Final = 100_000
 """JSON values in a body. Reading takes about ten microseconds and 400 bytes for each of them."""
 
-_COUNTED: Final = "caseworker.counted"
-"""ASGI scope key of a request whose body was counted."""
 _UNKNOWN_MODEL = (
     "The run may not call a model of this name. It may call: {}. To map other names, create the "
     'run with "models": {{"NAME": "CONFIGURED"}} or `caseworker exec --model NAME=CONFIGURED`.'
@@ -178,25 +175,6 @@ def _naming(session: GatewaySession) -> Iterator[None]:
     except RefusedBodyError as refused:
         message = f"{refused} (run {session.key.run_id})"
         raise RefusedBodyError(refused.code, message, refused.field) from None
-
-
-async def content_of(request: ApiRequest) -> bytes:
-    """Return the body of a request.
-
-    A long one, or one with many values, counts as one in transfer until its call has ended.
-
-    Raises:
-        ProblemError: it is too large, or all such bodies together are.
-    """
-    content, shared = await request.body(), request.app.state.shared
-    if _COUNTED in request.scope:  # a request may be answered again, by the next owner
-        return content
-    request.scope[_COUNTED], memory_bytes = True, memory_of(content)
-    if memory_bytes > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
-        tenant = request.scope.get("tenant")
-        request.scope[RELEASES].append(partial(shared.bodies.release, memory_bytes, tenant))
-        shared.bodies.hold(memory_bytes, tenant)
-    return content
 
 
 def document_of(request: ApiRequest, content: bytes) -> Any:

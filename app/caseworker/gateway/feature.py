@@ -11,6 +11,7 @@ from typing import Final
 from fastapi import Request, Response
 from starlette.types import ASGIApp, Message
 
+from caseworker.features.external.clients import Clients
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Feature, Opened, Parts
@@ -42,7 +43,7 @@ async def _reached(_: Request) -> Response:
 
 async def _tools(gateway: Gateway, request: ApiRequest, _: Dialect) -> ASGIApp:
     """Answer a message of a client that lists or calls the tools of its run."""
-    client = await gateway.identify(request)
+    client = await gateway.clients.identify(request)
     message = await request.json()
     client.session.touch()
     if isinstance(message, dict) and message.get("method") == "tools/call":
@@ -67,7 +68,7 @@ async def _repeated(gateway: Gateway, request: ApiRequest) -> bytes:
         parts.append(message.get("body", b""))
 
     try:
-        async with gateway.owners.runs.answering():
+        async with gateway.clients.owners.runs.answering():
             reply = await shaped(owned(partial(_tools, gateway, request, MCP)), MCP)
             await reply(request.scope, request.receive, receive_part)
     except TimeoutError:  # this process ends
@@ -111,8 +112,7 @@ def open_gateway(parts: Parts) -> Opened:
     """Build the gateway of a process."""
     sessions, settings = parts.service(Sessions), parts.settings.gateway
     gateway = Gateway(
-        sessions=sessions,
-        owners=parts.service(Owners),
+        clients=Clients(sessions=sessions, owners=parts.service(Owners)),
         admission=Admission(_free_fields(parts.settings), sessions.objects),
         linger_seconds=settings.linger_seconds,
         max_body_bytes=settings.max_body_kb * 1024,

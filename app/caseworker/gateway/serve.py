@@ -9,7 +9,6 @@ The call continues if its client disconnects, so that its reply is recorded and 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
@@ -18,19 +17,20 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import ASGIApp
 
-from caseworker.core.budget.stops import HandOver, Stop
+from caseworker.core.budget.stops import Stop
 from caseworker.engine.call import CallFailedError
-from caseworker.features.external.attempts import AttemptKey, PendingReply, SupersededError
+from caseworker.features.external.attempts import PendingReply, SupersededError
+from caseworker.features.external.clients import (
+    AnsweredError,
+    Clients,
+    UnknownKeyError,
+    content_of,
+)
 from caseworker.features.external.end import RunEndedError
-from caseworker.features.external.owners import NOT_OWNED, Owners
-from caseworker.features.external.postgres import sha256_of
 from caseworker.features.external.session import GatewaySession
-from caseworker.features.external.sessions import Sessions
-from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.gateway.admission import (
     Admission,
     ClientRequest,
-    content_of,
     document_of,
     model_of,
     passed_on,
@@ -52,21 +52,15 @@ from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
 from caseworker.models.relay import Head, is_success
 from caseworker.models.run_models import UnknownModelError, WrongDialectError
-from caseworker.platform.caller import ANYBODY, InvalidCredentialError
+from caseworker.platform.caller import ANYBODY
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.forwarding import while_connected
 from caseworker.platform.http.problems import UNAVAILABLE, ProblemError
 from caseworker.platform.http.request import (
-    IDENTIFIED,
     ApiRequest,
     HttpContext,
-    shown_credential,
-    shown_run_key,
-    wait_connected,
 )
-from caseworker.runs.run import TERMINAL
 
 MAX_LANE_CHARS: Final = 100
 
@@ -77,33 +71,11 @@ _UNKNOWN_PATH: Final = "The gateway does not offer this path. It offers: {}."
 _Interruption = Stop | CallFailedError | asyncio.CancelledError
 
 
-class AnsweredError(Exception):
-    """Another process, which owns the run, has answered the request."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__()
-        self.response = response
-
-
-class UnknownKeyError(LookupError):
-    """The key of a request is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """The client of a request: the run whose calls it makes, and the key of its attempt."""
-
-    session: GatewaySession
-    key: AttemptKey | None = None
-    """None for the code of a step of this process, which has no attempts."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
     """Makes the model calls of agents outside of the service, and of code in its steps."""
 
-    sessions: Sessions
-    owners: Owners
+    clients: Clients
     admission: Admission
     linger_seconds: float
     """Seconds for which a call continues after its client has disconnected, so that its reply is
@@ -112,7 +84,7 @@ class Gateway:
 
     async def serve(self, request: ApiRequest, dialect: Dialect) -> Response:
         """Answer a request for a model call."""
-        client = await self.identify(request)
+        client = await self.clients.identify(request)
         client_request = await _client_request(request, dialect)
         call_request = await self.admission.request(client.session, client_request)
         repetition = _repetition(request.headers)
@@ -154,7 +126,7 @@ class Gateway:
 
     async def count_tokens(self, request: ApiRequest, dialect: Dialect) -> Response:
         """Let the provider count the tokens of a body; this counts as an API call of the run."""
-        client = await self.identify(request)
+        client = await self.clients.identify(request)
         session, client_request = client.session, await _client_request(request, dialect)
         body = await self.admission.body(session, client_request)
         _, model = model_of(session, body.document["model"], dialect)
@@ -171,7 +143,7 @@ class Gateway:
 
     async def models(self, request: ApiRequest, dialect: Dialect) -> Response:
         """List the names of models that the run may call with an API, or return the named one."""
-        models = (session := (await self.identify(request)).session).models
+        models = (session := (await self.clients.identify(request)).session).models
         if (name := request.path_params.get("name")) is None:
             return JSONResponse(dialect.models(models.names(dialect.provider)))
         try:
@@ -180,69 +152,11 @@ class Gateway:
             raise unknown_model(session, dialect) from None
         return JSONResponse(dialect.models([name])["data"][0])
 
-    async def identify(self, request: ApiRequest) -> Client:
-        """Return the client that the key of a request identifies; its run takes calls.
-
-        Raises:
-            ProblemError: the tenant has too many concurrent requests, or no process owns the run.
-            AnsweredError: another process owns the run, and has answered the request.
-            RunEndedError: the run has ended or was stopped.
-            SupersededError: a later attempt was opened.
-            UnknownKeyError: the key is unknown.
-        """
-        credential = _credential_of(request)
-        if credential and (session := self.sessions.with_key(credential)) is not None:
-            await enter(request, session.key.tenant)
-            if isinstance(session.stop, HandOver):
-                raise ProblemError(NOT_OWNED)  # the next owner executes the step with another key
-            if session.stop is not None:
-                raise RunEndedError(session.stop)
-            return Client(session)
-        attempts = self.owners.attempts
-        key = await AttemptKey.read(attempts, sha256_of(credential)) if credential else None
-        if key is None:
-            raise await self._refusal_of_key(request, credential)
-        run = key.state.key
-        await enter(request, run.tenant)
-        _require_current(key)
-        if self.sessions.is_away(run):
-            response = await self.owners.answer(request, await content_of(request), run)
-            if response is not None:
-                raise AnsweredError(response)
-            await key.reread()
-            _require_current(key)
-        if (session := self.sessions.get(run)) is None:
-            raise RunEndedError(self.sessions.stop_of(run))
-        session.require_open()
-        return Client(session, key)
-
-    async def _refusal_of_key(self, request: ApiRequest, credential: str | None) -> Exception:
-        """Return the refusal of a key that no attempt has.
-
-        If another process has made it for one of its steps, that process answers the request.
-        """
-        if credential and (maker := await self.owners.maker_of(credential)) is not None:
-            tenant, owner = maker
-            await enter(request, tenant)
-            content = await content_of(request)
-            return AnsweredError(await self.owners.answer_step(request, content, owner))
-        shared: HttpContext = request.app.state.shared
-        await wait_connected(request, shared.authentication.refusal_delay())
-        return UnknownKeyError()
-
 
 def gateway_of(request: Request) -> Gateway:
     """Return the gateway of the process that received a request."""
     shared: HttpContext = request.app.state.shared
     return cast("Gateway", shared.services[Gateway])
-
-
-def _require_current(key: AttemptKey) -> None:
-    """Raise an error if the run of a key has ended, or a later attempt was opened."""
-    if key.state.status in TERMINAL:
-        raise RunEndedError(key.state.stop)
-    if key.state.attempt < key.state.newest:
-        raise SupersededError
 
 
 async def _client_request(request: ApiRequest, dialect: Dialect) -> ClientRequest:
@@ -265,24 +179,6 @@ def _repetition(headers: Mapping[str, str]) -> dict[str, Any]:
         "lane": headers.get("x-caseworker-lane", "")[:MAX_LANE_CHARS],
         "replays": headers.get("x-caseworker-replay", "").lower() != "off",
     }
-
-
-async def enter(request: Request, tenant: str) -> None:
-    """Acquire the request's slot of a tenant, once.
-
-    From then on, the request may take as long as its model, but not wait for the database.
-
-    Raises:
-        ProblemError: the tenant has too many concurrent requests.
-    """
-    if "tenant" not in request.scope:
-        shared: HttpContext = request.app.state.shared
-        request.scope["tenant"] = tenant
-        TENANT.set(tenant)
-        request.scope.get(IDENTIFIED, bool)()
-        await shared.connections.enter(tenant, request.scope)
-        if (deadline := request.scope.get(DEADLINE)) is not None:
-            deadline.count_only(shared.services[Sessions].stuck_seconds)
 
 
 async def relayed(
@@ -366,16 +262,6 @@ def _passed_back(dialect: Dialect, head: Head) -> Response:
         message = f"The status of the provider's reply is unknown (HTTP {head.status})."
         return refused(provider_failed(message), dialect)
     return Response(head.content, head.status, dict(head.headers))
-
-
-def _credential_of(request: Request) -> str | None:
-    """Return the key that a request contains, as a bearer token or as ``x-api-key``.
-
-    None means that it contains none, or a malformed one.
-    """
-    with suppress(InvalidCredentialError):
-        return shown_credential(request) or shown_run_key(request, KEY_PREFIX)
-    return None
 
 
 def in_shape(

@@ -8,11 +8,12 @@ from typing import Any, cast
 import pytest
 from fastapi import Response
 
+from caseworker.features.external.clients import content_of, enter
 from caseworker.features.external.session import ProviderObjects
-from caseworker.gateway.admission import Admission, ClientRequest, content_of, require_readable
+from caseworker.gateway.admission import Admission, ClientRequest, require_readable
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
 from caseworker.gateway.refusals import RELEASED, RefusedError
-from caseworker.gateway.serve import enter, owned
+from caseworker.gateway.serve import owned
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.platform.http.problems import TOO_MANY_CONNECTIONS
 from caseworker.platform.http.request import RELEASES, BodiesUnderWay, Shares
