@@ -79,6 +79,8 @@ NEAR: Final[Mapping[str, str]] = {
     " integration/test_webhook_sender integration/postgres/test_webhook_deliveries"
     " acceptance/test_webhooks",
     "features": "unit/main contract/test_http_openapi",
+    "gateway": "unit/features/external acceptance/test_gateway_* acceptance/test_external_*"
+    " acceptance/test_broken_streams acceptance/test_code_agents",
     "models/relay": "unit/features/external unit/models/test_relayed_calls"
     " acceptance/test_gateway_responses acceptance/external",
     "models/wires": "unit/models/wires contract/test_model_* acceptance/test_model_protocols",
@@ -119,7 +121,7 @@ TWO_TENANTS: Final = "integration/test_identical_names property/test_tenants"
 """Tests of each file with statements."""
 PACKAGES: Final = tuple(dict.fromkeys(package.split("/")[0] for package in NEAR))
 FOCUS: Final = (
-    *("features/external", "models/gateway", "models/relay", "features/access"),
+    *("features/external", "gateway", "models/gateway", "models/relay", "features/access"),
     *("features/mcp_credentials", "runs/postgres", "runs/queue", "runs/replay", "runs/heartbeat"),
     *("runs/silence", "runs/giving_back", "engine/recovery"),
 )

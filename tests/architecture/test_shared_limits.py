@@ -44,11 +44,11 @@ SHARED: Final = {
     "caseworker/features/access/authentication.py TLRUCache": "results of authentication",
     "caseworker/features/access/authentication.py TTLCache": "results of authentication",
     "caseworker/features/access/tokens.py Lock": ONCE,
-    "caseworker/features/external/session.py Lock": OF_ONE,
-    "caseworker/features/external/session.py TTLCache": (
+    "caseworker/features/external/attempts.py Lock": OF_ONE,
+    "caseworker/features/external/sessions.py TTLCache": (
         "ends of external runs that a process remembers"
     ),
-    "caseworker/features/external/session.py PacedThread": (
+    "caseworker/gateway/admission.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,

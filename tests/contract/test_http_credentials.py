@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 
 from caseworker.features.access import authentication
-from caseworker.features.external.session import Sessions
+from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import key_of_step
 from caseworker.main.process import Process
 from caseworker.main.server import build_app

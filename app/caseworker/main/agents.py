@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import Payloads
 from caseworker.features.external.code import run_code
-from caseworker.features.external.session import external_type
+from caseworker.features.external.sessions import external_type
 from caseworker.main.configuration import StartupError
 from caseworker.main.plugins import Providers, Toolbox, installed_node_types, require_known
 from caseworker.models.families import family_of

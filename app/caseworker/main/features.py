@@ -21,6 +21,7 @@ from caseworker.features.schedules.feature import SCHEDULES
 from caseworker.features.spend.feature import SPEND
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.webhooks.feature import WEBHOOKS
+from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
@@ -84,6 +85,7 @@ FEATURES: Final[Sequence[Feature]] = (
     DEFINITIONS,
     RUNS,
     EXTERNAL,
+    GATEWAY,
     ARTIFACTS,
     APPROVALS,
     THREADS,

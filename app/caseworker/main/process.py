@@ -21,7 +21,8 @@ from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
 from caseworker.features.artifacts.keeping import ArtifactLimits, RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
-from caseworker.features.external.session import Sessions
+from caseworker.features.external.session import ProviderObjects
+from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.postgres import PostgresQuotas
@@ -361,6 +362,7 @@ class Process:
                 PacedThread: self._thread,
                 CallThreads: self._call_threads,
                 Sessions: self.sessions,
+                ProviderObjects: self.sessions.objects,
                 **({} if self._table is None else {CodeTable: self._table}),
             },
             limits=executor_limits(self.settings),

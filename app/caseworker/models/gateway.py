@@ -22,9 +22,10 @@ import structlog
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.retry import RetryPolicy
-from caseworker.core.budget.usage import NOTHING, Charge
+from caseworker.core.budget.stops import Stop
+from caseworker.core.budget.usage import NOTHING, BudgetExceededError, Charge
 from caseworker.core.trace.payloads import REDACTED, Payloads
-from caseworker.engine.call import CallFailedError
+from caseworker.engine.call import Answered, CallFailedError
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
@@ -58,6 +59,11 @@ _EXHAUSTED = _SIMPLER_FORM | {
 """Failures of a model after which its next fallback is called."""
 
 ONE_API_CALL: Charge = {Dimension.API_CALLS: 1}
+
+NAMED_ONLY = (
+    "The request only names a document or an object at the provider, so that its largest possible"
+    " size is reserved; sent inline, a document costs less."
+)
 
 _NOT_PARAMETERS = frozenset({"messages", "input", "system", "instructions", "model", "after"})
 """Fields of a client's body that the trace does not show as parameters."""
@@ -280,6 +286,23 @@ class ModelGateway:
                 self._learned[candidate.endpoint] = simpler
             return replace(completion, failed=failed_nodes) if failed_nodes else completion
 
+    async def relay(self, context: FlowContext, chat_model: ChatModel, **about: Any) -> Answered:
+        """Make the call of :meth:`relayed`, whose reply a relay passes on; return its result.
+
+        Raises as :meth:`Calls.perform`.
+        """
+        call = await self.relayed(context, chat_model, **about)
+        call.relay.head.add_done_callback(partial(_forbid_repetition, call))
+        try:
+            return await context.calls.perform(
+                call, parent=context.trace_parent, scope=context.scope
+            )
+        except BudgetExceededError as refused:
+            if call.content is None or not call.content.fills_context:
+                raise
+            reason = f"{refused}. {NAMED_ONLY}"
+            raise Stop(replace(refused.cause, reason=reason)) from None
+
     async def relayed(
         self,
         context: FlowContext,
@@ -292,7 +315,7 @@ class ModelGateway:
         stored: StoredPrompt | None = None,
         **about: Any,
     ) -> RelayedCall:
-        """Return the call of a model with a body that a client wrote; ``perform`` makes it.
+        """Return the call of a model with a body that a client wrote.
 
         ``alias`` is the configured name of the model. ``provider_body`` is the body for the
         provider, and ``about`` are further fields of the call. ``stored`` are the first messages of
@@ -422,6 +445,11 @@ class ModelGateway:
         size = self._payloads.chars_to_redact(messages)
         displayed = await self._redaction.call(redact, size)
         return _after(stored, displayed)
+
+
+def _forbid_repetition(call: RelayedCall, _: object) -> None:
+    """Repeat no call whose reply has begun: the client would get parts of two replies."""
+    call.repeatable = False
 
 
 def _after(

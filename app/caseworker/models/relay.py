@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +27,6 @@ from caseworker.models.wires.endpoint import EndpointProvider, begins_stream
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, report_in
 from caseworker.models.wires.key_search import masked
 from caseworker.models.wires.reply import Accumulator
-from caseworker.models.wires.responses import objects_in
 from caseworker.models.wires.sse import ERROR
 from caseworker.models.wires.transport import WireError, WireReply
 from caseworker.platform.json_pieces import PieceEncoder
@@ -181,6 +180,8 @@ class RelayedCall(ModelCall):
     """Whether to keep the stream's token counts from the client, which did not request them."""
     is_superseded: Callable[[], bool] = lambda: False
     """Whether a later attempt of the run was opened, so that no further request is sent."""
+    objects_in: Callable[[Mapping[str, Any]], Iterable[Any]] = lambda _: ()
+    """Returns the IDs of the objects at the provider that a document of the reply names."""
 
     def __post_init__(self) -> None:
         """Keep the output limit above the limit for thinking."""
@@ -272,7 +273,7 @@ class RelayedCall(ModelCall):
             failure = failure or (document if name == ERROR else error_in(document))
             if isinstance(document, dict):
                 answer.add(document)
-                object_ids.update(dict.fromkeys(filter(is_id, objects_in(document))))
+                object_ids.update(dict.fromkeys(filter(is_id, self.objects_in(document))))
 
         def show(raw: bytes) -> None:
             passed.extend(raw)

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import psycopg
 
-import caseworker.features.external.gateway as external_gateway
+import caseworker.gateway.admission as external_gateway
 import caseworker.models.maximum as maximum
 import caseworker.models.model_call as model_call
 import caseworker.models.settling as settling
@@ -21,7 +21,7 @@ from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
 from caseworker.core.budget.reservations import Reservation
 from caseworker.core.budget.usage import NOTHING
 from caseworker.engine.call import FREE
-from caseworker.features.external.session import Session
+from caseworker.features.external.attempts import Attempts
 from caseworker.models.fields.table import Table
 from caseworker.models.maximum import Content
 from caseworker.models.media import Size
@@ -181,12 +181,12 @@ _patched("the lowered limit", RelayedCall, "_fitted", lambda self: self.body)
 _patched("ancestors of a scope", Scope, "lineage", lambda self: (self,))
 
 
-async def _begin_attempt(request: Any, state: Any, session: Session, _: float) -> None:
-    if state is not None and state.attempt > session.attempt:
-        session.opened(state.attempt, first_use=True)
+async def _use(self: Attempts, key: Any, start: Any) -> None:
+    if key.state.attempt > self.current:
+        start(key.state.attempt, first_use=True)
 
 
-_patched("superseded keys", external_gateway, "_begin_attempt", _begin_attempt)
+_patched("superseded keys", Attempts, "use", _use)
 
 _read = Table.read
 

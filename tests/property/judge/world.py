@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 import caseworker.models.wires.anthropic as anthropic_wire
 import caseworker.models.wires.openai as openai_wire
-from caseworker.features.external import gateway
+from caseworker.features.external import attempts
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.models.model_call import ModelCall
@@ -199,7 +199,7 @@ async def open_world(
     provider = CountingProvider(behaviour_of)
     with ExitStack() as patches:
         clock = SimpleNamespace(monotonic=asyncio.get_running_loop().time)
-        patches.enter_context(patch.object(gateway, "time", clock))
+        patches.enter_context(patch.object(attempts, "time", clock))
         patches.enter_context(patch.object(Loops, "keep", _keep))
         patches.enter_context(patch.object(listener, "QUIET_SECONDS", 1_000_000.0))
         for module in (openai_wire, anthropic_wire):

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from caseworker.features.external.session import Sessions
+from caseworker.features.external.sessions import Sessions
 from caseworker.main import lifetime
 from caseworker.main import server as server_module
 from caseworker.main.lifetime import run_to_end

@@ -9,7 +9,8 @@ from fastapi import Response
 
 from caseworker.core.budget.stops import HandOver
 from caseworker.features.external.owners import Owners
-from caseworker.features.external.session import Session, Sessions
+from caseworker.features.external.session import GatewaySession
+from caseworker.features.external.sessions import Sessions
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest
@@ -86,7 +87,7 @@ class Children:
             if not self.sessions.starts_calls(parent):
                 raise ProblemError(PARENT_ENDED)
 
-    def _session(self, key: RunKey) -> Session:
+    def _session(self, key: RunKey) -> GatewaySession:
         session = self.sessions.get(key)
         if session is None or not session.is_open:
             raise ProblemError(PARENT_ENDED)

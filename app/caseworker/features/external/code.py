@@ -34,9 +34,8 @@ from caseworker.engine.containment import STOPS, contained, in_thread
 from caseworker.engine.context import ExecutionContext, FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.report import class_of
-from caseworker.features.external.dialects import CHAT_COMPLETIONS, MESSAGES, Dialect
-from caseworker.features.external.gateway import reply_to
-from caseworker.features.external.session import ExternalData, Session, Sessions
+from caseworker.features.external.session import ExternalData, GatewaySession
+from caseworker.features.external.sessions import Sessions
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.approval import DEFAULT_TIMEOUT_SECONDS
 from caseworker.nodes.function import FunctionNode, execution_context, is_awaitable
@@ -147,11 +146,11 @@ class StepWork:
         self._closed = False
 
     @cached_property
-    def session(self) -> Session:
+    def session(self) -> GatewaySession:
         """The recorded calls of the step; most functions need none."""
-        session = Session(ExternalData(), self.context)
-        session.reopened()
-        session.ended.add_done_callback(self._interrupt)
+        session = GatewaySession(ExternalData(), self.context)
+        session.restart()
+        session.on_end(self._interrupt)
         return session
 
     @property
@@ -189,15 +188,14 @@ class StepWork:
         if "session" in self.__dict__:
             await self.session.close()
 
-    def _interrupt(self, ended: "asyncio.Future[Any]") -> None:
-        ended.exception()  # mark as retrieved
+    def _interrupt(self) -> None:
         if self.limit is not None:
             self.limit.reschedule(0)
 
     def tool(self, fn: Callable[..., Any], *, idempotent: bool) -> Callable[..., Any]:
         """See :meth:`CodeContext.tool`."""
         signature, name = inspect.signature(fn), getattr(fn, "__name__", type(fn).__name__)
-        self.session.journaled_tools.add(name)
+        self.session.tools.note_journaled(name)
 
         async def call_function(*args: Any, **kwargs: Any) -> Any:
             arguments = _JSON.dump_python(
@@ -307,12 +305,12 @@ class StepModels:
         Raises:
             RuntimeError: this process does not serve HTTP.
         """
-        return self._url(CHAT_COMPLETIONS)
+        return self._url("openai_base_url")
 
     @property
     def anthropic_base_url(self) -> str:
         """Base URL for clients of Anthropic; raises as :attr:`base_url`."""
-        return self._url(MESSAGES)
+        return self._url("anthropic_base_url")
 
     @cached_property
     def api_key(self) -> str:
@@ -329,10 +327,10 @@ class StepModels:
     def _sessions(self) -> Sessions:
         return self._work.context.service(Sessions)
 
-    def _url(self, dialect: Dialect) -> str:
+    def _url(self, name: str) -> str:
         if self._sessions.url is None:
             raise RuntimeError("This process serves no HTTP: use context.models.http_client().")
-        return f"{self._sessions.url}/gateway{dialect.base}"
+        return self._sessions.url + self._sessions.addresses[name]
 
     def http_client(self, library: ModuleType | None = None) -> Any:
         """Return an HTTP client that reaches the models without a socket, at any base URL.
@@ -397,7 +395,7 @@ class _Transport(nullcontext[None]):
         work = self._work
         work.check()
         sessions, path = work.context.service(Sessions), request.url.path
-        reply = await reply_to(sessions, work.session, path, request.headers, content)
+        reply = await sessions.reply(work.session, path, request.headers, content)
         work.check()  # a library would catch the refusal as an exception
         status, headers, body = reply
         return self._library.Response(status, headers=dict(headers), content=body)

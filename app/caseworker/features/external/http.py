@@ -7,11 +7,9 @@ from fastapi import Response
 from pydantic import Field
 
 from caseworker.engine.report import class_of
+from caseworker.features.external.end import reported
 from caseworker.features.external.owners import NOT_OWNED, Owners
-from caseworker.features.external.session import (
-    Sessions,
-    reported,
-)
+from caseworker.features.external.sessions import Sessions
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.bodies import BodyModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers

@@ -12,7 +12,7 @@ from typing import Final
 from fastapi import Request, Response
 
 from caseworker.features.external.postgres import PostgresAttempts
-from caseworker.features.external.session import Sessions
+from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import is_made_with, run_of
 from caseworker.platform.http.deadline import lift_deadline
 from caseworker.platform.http.forwarding import (

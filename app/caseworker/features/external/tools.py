@@ -8,15 +8,16 @@ import asyncio
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.retry import RetryPolicy
-from caseworker.engine.call import Call, Reply
+from caseworker.engine.call import Answered, Call, CallFailedError, Reply
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.step_path import StepPath
@@ -125,6 +126,9 @@ class OfferedTools:
         """The calls in flight by their tasks, which continue if their client disconnects."""
         self._requests: dict[tuple[str, str | int], asyncio.Task[ToolResult]] = {}
         """The tasks that open requests wait for, by the client's session and the request's ID."""
+        self._unreported: defaultdict[str, list[RequestedTool]] = defaultdict(list)
+        """Tool calls without a reported result, by ID; some models repeat their IDs."""
+        self._journaled: set[str] = set()
 
     async def offer(self) -> ToolOffer:
         """Return the run's tools by the names that the client uses.
@@ -190,11 +194,43 @@ class OfferedTools:
                     await stack.enter_async_context(self._alone)
             return await offer.call(self._context, _key_of(call), tool_call)
 
+    def note_journaled(self, name: str) -> None:
+        """Report no calls of a function, which are journaled when they are made."""
+        self._journaled.add(name)
+
+    def note_requested(self, answered: Answered, call: RecordedCall) -> None:
+        """Note the tool calls that the reply to a model call requests."""
+        for at, tool in enumerate(answered.value.get("tool_calls", ())):
+            if tool["name"] not in self._journaled:
+                position = f"{call.key}/{at}"
+                requested = RequestedTool(call=tool, node_id=answered.node_id, position=position)
+                self._unreported[tool["id"]].append(requested)
+
+    async def report(self, results: Sequence[tuple[str, Any]]) -> None:
+        """Record and count the tool calls whose results a body contains for the first time.
+
+        Raises:
+            Stop: the limit of tool calls is exceeded.
+        """
+        # From the end: earlier results of a repeated ID have been reported before.
+        for call_id, result in reversed(results):
+            if not (pending := self._unreported.get(call_id)):
+                continue
+            requested = pending.pop()
+            if not self._has_called(requested.call["name"], requested.call["arguments"]):
+                call, context = reported_tool(self._context, requested, result), self._context
+                with suppress(CallFailedError):  # too large to be recorded
+                    await context.calls.perform(call, parent=requested.node_id, scope=context.scope)
+
+    def abandon(self, call: RecordedCall) -> None:
+        """Let an equal request get the result that the client of a call did not get."""
+        call.is_open = True
+
     def path_of(self, call: RecordedCall) -> StepPath:
         """Return the path of a call in the run."""
         return self._context.path.call(_key_of(call))
 
-    def has_called(self, name: str, arguments: str) -> bool:
+    def _has_called(self, name: str, arguments: str) -> bool:
         """Return whether the client made a call here; frameworks add prefixes to the names."""
         if not self.uses:
             return False

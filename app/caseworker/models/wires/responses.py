@@ -117,34 +117,5 @@ def _texts_below(item: Any) -> Iterator[str]:
             yield from _texts_below(item[name])
 
 
-def objects_in(document: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the IDs of the objects at the provider that a document of a reply names.
-
-    Fields that the model writes, and fields that repeat the request, are not read: a client could
-    name the objects of other tenants there.
-    """
-    nested = (document.get(name) for name in ("response", "message", "delta", "content_block"))
-    for about in (document, *nested):
-        if not isinstance(about, dict):
-            continue
-        if about.get("object") == "response":
-            yield about.get("id")
-        if isinstance(container := about.get("container"), dict):  # Anthropic
-            yield container.get("id")
-        for choice in _mappings(about.get("choices")):  # chat completions
-            for message in _mappings([choice.get("message"), choice.get("delta")]):
-                yield from (audio.get("id") for audio in _mappings([message.get("audio")]))
-        for item in _mappings(about.get("output")):
-            yield from (item.get("id"), item.get("container_id"))
-            for part in _mappings(item.get("content")):
-                for note in _mappings(part.get("annotations")):
-                    yield from (note.get("file_id"), note.get("container_id"))
-        for block in (about, *_mappings(about.get("content"))):
-            if str(block.get("type")).endswith("_tool_result"):  # Anthropic's hosted tools
-                result = block.get("content")
-                for part in _mappings(result.get("content") if isinstance(result, dict) else 0):
-                    yield part.get("file_id")
-
-
 def _mappings(value: Any) -> list[Mapping[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from caseworker.engine.report import GraphOutcome
-from caseworker.features.external.session import Session, Sessions
+from caseworker.features.external.session import GatewaySession
+from caseworker.features.external.sessions import Sessions
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import CallRecord, RunKey, RunKind
 from tests.support.seeded_loop import run
@@ -19,7 +20,7 @@ async def _no_calls(_: RunKey) -> Sequence[CallRecord]:
     return ()
 
 
-def executed(client: Callable[[Session], Awaitable[None]]) -> tuple[GraphOutcome, float]:
+def executed(client: Callable[[GatewaySession], Awaitable[None]]) -> tuple[GraphOutcome, float]:
     """Execute an external run with a client; return its outcome and its duration in seconds."""
 
     async def main() -> tuple[GraphOutcome, float]:

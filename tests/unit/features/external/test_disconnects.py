@@ -11,9 +11,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from caseworker.core.budget.stops import CancelledError, Stop
 from caseworker.engine.call import CallFailedError
-from caseworker.features.external.dialects import CHAT_COMPLETIONS
-from caseworker.features.external.gateway import _answered
-from caseworker.features.external.session import Flight, GatewayRequest, Session
+from caseworker.features.external.attempts import PendingReply
+from caseworker.features.external.session import GatewayRequest, GatewaySession
+from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
+from caseworker.gateway.serve import relayed, shaped
 from caseworker.models.relay import Head, Relay
 from tests.unit.features.external.execution import executed
 
@@ -46,7 +47,7 @@ BOTH = pytest.mark.parametrize("reply", [whole, streamed])
 class Client:
     """A client whose connection can be closed."""
 
-    session: Session
+    session: GatewaySession
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     body: bytes = b""
     status: int = 0
@@ -66,9 +67,8 @@ class Client:
         scope = {"type": "http", "method": "POST", "headers": [], "asgi": {"spec_version": "2.3"}}
         request = Request(scope, self.receive)
         try:
-            response = await _answered(
-                request, CHAT_COMPLETIONS, self.session, flight, linger_seconds=LINGER
-            )
+            reply = relayed(request, CHAT_COMPLETIONS, self.session, flight, linger_seconds=LINGER)
+            response = await shaped(reply, CHAT_COMPLETIONS)
             await response(scope, self.receive, self.send)
         except ClientDisconnect:
             assert self.gone.is_set()
@@ -80,7 +80,7 @@ class Client:
 
 
 def story(
-    call: Callable[[Relay], Awaitable[None]], client: Callable[[Session], Awaitable[None]]
+    call: Callable[[Relay], Awaitable[None]], client: Callable[[GatewaySession], Awaitable[None]]
 ) -> list[float]:
     """Let clients talk to a run whose calls do the same; return the seconds at which they ended.
 
@@ -88,16 +88,16 @@ def story(
     """
     ends: list[float] = []
 
-    async def made(call_request: GatewayRequest, entry: Any, flight: Flight) -> None:
+    async def made(call_request: GatewayRequest, entry: Any, reply: PendingReply) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await call(flight.relay)
+            await call(reply.relay)
         except asyncio.CancelledError:
             ends.append(-loop.time())
             raise
         ends.append(loop.time())
 
-    async def talk(session: Session) -> None:
+    async def talk(session: GatewaySession) -> None:
         session._call = made  # type: ignore[method-assign]
         await client(session)
         session.finish(None)
@@ -114,7 +114,7 @@ def test_a_call_ends_some_time_after_its_last_client_has_left(reply: Reply) -> N
         started(relay, reply)
         await asyncio.sleep(1000)
 
-    async def client(session: Session) -> None:
+    async def client(session: GatewaySession) -> None:
         await Client(session).ask_and_leave(10)
         await asyncio.sleep(100)
 
@@ -132,7 +132,7 @@ def test_an_equal_request_after_a_lost_connection_is_the_same_call(reply: Reply)
 
     bodies: list[bytes] = []
 
-    async def client(session: Session) -> None:
+    async def client(session: GatewaySession) -> None:
         for seconds in (10, 10):
             await Client(session).ask_and_leave(seconds)
         last = Client(session)
@@ -154,7 +154,7 @@ def test_a_client_that_leaves_does_not_end_the_call_of_another_one(reply: Reply)
 
     bodies: list[bytes] = []
 
-    async def client(session: Session) -> None:
+    async def client(session: GatewaySession) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(Client(session).ask_and_leave(10))
             await asyncio.sleep(1)
@@ -186,7 +186,7 @@ def test_a_reply_that_could_not_be_recorded_is_not_delivered_whole(
 
     seen: list[Client] = []
 
-    async def client(session: Session) -> None:
+    async def client(session: GatewaySession) -> None:
         seen.append(Client(session))
         await seen[0].ask()
 
@@ -214,7 +214,7 @@ def test_a_retry_after_a_failure_is_another_call(reply: Reply) -> None:
 
     seen: list[Client] = []
 
-    async def client(session: Session) -> None:
+    async def client(session: GatewaySession) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(Client(session).ask_and_leave(1))
             await asyncio.sleep(10)

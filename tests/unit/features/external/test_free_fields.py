@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from caseworker.features.external.free_fields import FieldsOf, FreeFields
+from caseworker.gateway.admission import FieldsOf, FreeFields
 
 
 class Setting:

@@ -1,8 +1,12 @@
 """Refusals of the gateway: their texts and their statuses."""
 
-from collections.abc import Iterator
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,17 +22,36 @@ from caseworker.core.budget.stops import (
     StopCause,
     StopKind,
 )
-from caseworker.features.external.dialects import CHAT_COMPLETIONS, MCP, MESSAGES, RESPONSES
-from caseworker.features.external.gateway import stopped
-from caseworker.features.external.refusals import FINISHED, SUPERSEDED, of_problem
-from caseworker.features.external.session import NAMED_ONLY
+from caseworker.features.external.attempts import PendingReply
+from caseworker.features.external.end import RunEndedError, reported
+from caseworker.features.external.session import GatewaySession
+from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
+from caseworker.gateway.dialects.mcp import MCP
+from caseworker.gateway.dialects.messages import MESSAGES
+from caseworker.gateway.dialects.responses import RESPONSES
+from caseworker.gateway.refusals import FINISHED, SUPERSEDED, of_problem, refusal_of
+from caseworker.gateway.serve import relayed, shaped
+from caseworker.models.gateway import NAMED_ONLY
+from caseworker.models.relay import Head
 from caseworker.nodes.agent.limits import RoomForTurns
 from caseworker.platform.http.problems import ProblemError, ProblemType
 from caseworker.runs.journal import RunTooLargeError
+from caseworker.runs.outcome import outcome_of
+from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.overflow_patterns import mistaken
+from tests.unit.features.external.execution import executed
 
 pytestmark = pytest.mark.req("cw/15.refusals")
 
+AT = datetime(2026, 12, 1, tzinfo=UTC)
+EXTERNAL_RUN = Run(
+    key=RunKey("", "run-1"),
+    kind=RunKind.EXTERNAL,
+    status=RunStatus.RUNNING,
+    created_at=AT,
+    request_hash="h",
+    request=RunRequest(kind=RunKind.EXTERNAL),
+)
 LIMITED = [each for each in Dimension if hasattr(Budget(), field_name(f"max_{each}"))]
 
 
@@ -85,7 +108,7 @@ def turn_limit() -> Stop:
 def test_no_stop_is_taken_for_a_full_context_window() -> None:
     """An agent that takes it for one compresses its conversation and asks again."""
     found = [*OTHERS, turn_limit(), *(stop for each in LIMITED for stop in stops_of(each))]
-    messages = [stopped(stop).message for stop in found]
+    messages = [refusal_of(stop).message for stop in found]
     messages += [FINISHED.message, SUPERSEDED.message]
 
     assert {message: agents for message in messages if (agents := mistaken(message))} == {}
@@ -97,7 +120,7 @@ def test_no_stop_is_taken_for_a_full_context_window() -> None:
 def test_a_refusal_says_that_the_run_was_halted_and_by_which_limit(dimension: Dimension) -> None:
     """The status makes no client repeat the request, and the stop's kind is the code."""
     for stop in stops_of(dimension):
-        refusal = stopped(stop)
+        refusal = refusal_of(stop)
 
         assert refusal.message == f"The run was halted: {stop.cause.reason}"
         assert (refusal.status, refusal.code) == (400, "budget")
@@ -115,7 +138,7 @@ def test_a_spent_token_budget_has_words_of_its_own() -> None:
 @pytest.mark.parametrize("dialect", [CHAT_COMPLETIONS, RESPONSES, MESSAGES, MCP])
 def test_a_refusal_by_a_quota_says_when_its_period_ends(dialect: Any) -> None:
     """Message and document have the time; the status is final, because it is hours away."""
-    refusal = stopped(quota(Dimension.COST_USD, "day").exceeded_by({Dimension.COST_USD: 9}))
+    refusal = refusal_of(quota(Dimension.COST_USD, "day").exceeded_by({Dimension.COST_USD: 9}))
     error = dialect.error(refusal)["error"]
 
     assert refusal.status == 400
@@ -148,3 +171,82 @@ def test_only_what_a_repetition_can_pass_soon_may_be_repeated(
     refusal = of_problem(problem)
 
     assert (refusal.status, refusal.headers) == shown
+
+
+ENDS = {
+    "cancelled": CancelledError("enough", requested_by="operator"),
+    "deadline": DeadlineExceededError(datetime(2026, 12, 1, tzinfo=UTC)),
+    "failed": None,
+    **{f"limit of {each}": next(stops_of(each)) for each in LIMITED},
+}
+
+
+async def end_with(stop: Stop | None, session: GatewaySession, limit: asyncio.Event) -> None:
+    """End a run as the stop does; None reports an error of the client."""
+    if stop is None:
+        session.finish(None, reported("ValueError", "the tests fail"))
+    elif stop.is_limit:
+        limit.set()
+    else:  # a supervisor ends the step
+        session._context.token.trip(stop)
+        await session.close()
+
+
+def refusals_at(stop: Stop | None) -> dict[str, Mapping[str, Any]]:
+    """Return the error document of each answer to a client of a run that ends with a stop."""
+    documents: dict[str, Mapping[str, Any]] = {}
+    head = Head(200, {"content-type": "text/event-stream"})
+
+    async def client(session: GatewaySession) -> None:
+        asked, limit = asyncio.Event(), asyncio.Event()
+
+        async def perform(call_request: Any, entry: Any, reply: PendingReply) -> Any:
+            if reply.digest == "stream":
+                reply.relay.begin(head)
+                reply.relay.write(b"data: first\n\n")
+            await limit.wait()
+            assert stop is not None
+            raise stop
+
+        async def answered(digest: str) -> bytes:
+            asks: Any = SimpleNamespace(digest=lambda _: digest, body=None)
+            reply = session.answer(asks, call_key=None, is_retry=False)
+            work = relayed(None, CHAT_COMPLETIONS, session, reply, linger_seconds=0)
+            response: Any = await shaped(work, CHAT_COMPLETIONS)
+            asked.set()
+            parts = response.body_iterator if digest == "stream" else None
+            return response.body if parts is None else b"".join([each async for each in parts])
+
+        session._perform = perform  # type: ignore[method-assign]
+        async with asyncio.TaskGroup() as group:
+            stream = group.create_task(answered("stream"))
+            await asked.wait()
+            reply = group.create_task(answered("reply"))
+            await asyncio.sleep(1)
+            await end_with(stop, session, limit)
+        documents["stream"] = json.loads(stream.result().splitlines()[-2].removeprefix(b"data: "))
+        documents["reply"] = json.loads(reply.result())
+        with pytest.raises(RunEndedError) as ended:
+            await session.begin_call(None)
+        documents["next call"] = CHAT_COMPLETIONS.error(refusal_of(ended.value.stop))
+        session.finish(None)
+
+    outcome, _ = executed(client)
+    ended = replace(outcome, stop=outcome.stop or stop)
+    cause = outcome_of(EXTERNAL_RUN, ended, at=AT).stop
+    assert cause is not None
+    refusal = refusal_of(StopCause.from_dict(json.loads(json.dumps(cause.to_dict()))))
+    documents["ended run"] = CHAT_COMPLETIONS.error(refusal)
+    return documents
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_reply_stream_and_ended_run_refuse_with_the_same_words(end: str) -> None:
+    """The text does not depend on whether the end of the run was stored before the request."""
+    documents = refusals_at(stop := ENDS[end])
+
+    assert set(documents) == {"stream", "reply", "next call", "ended run"}
+    assert documents == dict.fromkeys(documents, documents["ended run"])
+    message = documents["stream"]["error"]["message"]
+    assert (str(stop) if stop is not None else "the tests fail") in message
+    assert message.startswith("The run ")

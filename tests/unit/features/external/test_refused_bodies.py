@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.external.dialects import (
-    CHAT_COMPLETIONS,
+from caseworker.gateway.admission import (
     MAX_VALUES,
-    MESSAGES,
-    RESPONSES,
-    Dialect,
     references_in,
     require_known,
     require_readable,
 )
+from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
+from caseworker.gateway.dialects.dialect import Dialect
+from caseworker.gateway.dialects.messages import MESSAGES
+from caseworker.gateway.dialects.responses import RESPONSES
 from caseworker.models.fields.table import RefusedBodyError
 
 

@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
+from caseworker.gateway.dialects.offered import objects_in
 from caseworker.models.ports import Incomplete, ModelReply
 from caseworker.models.wires.endpoint import ReplyBody
-from caseworker.models.wires.responses import ResponseReply, objects_in
+from caseworker.models.wires.responses import ResponseReply
 
 MESSAGE = {
     "type": "message",

@@ -28,9 +28,9 @@ from mcp.types import (
 )
 
 from caseworker.core.budget.stops import HandOver, Stop
-from caseworker.features.external.dialects import STOPPED, error_data
-from caseworker.features.external.gateway import stopped
-from caseworker.features.external.session import Session
+from caseworker.features.external.session import GatewaySession
+from caseworker.gateway.dialects.mcp import STOPPED, error_data
+from caseworker.gateway.refusals import refusal_of
 from caseworker.nodes.agent.tools import ToolOffer
 from caseworker.platform.http.mcp import SESSION_HEADER, McpAnswer
 from caseworker.tools.ports import is_failure
@@ -48,7 +48,7 @@ class ToolServer(McpAnswer):
 
     def __init__(
         self,
-        session: Session,
+        session: GatewaySession,
         content: bytes,
         message: Any,
         headers: Mapping[str, str],
@@ -114,7 +114,7 @@ class ToolServer(McpAnswer):
             with self._session.tools.requested(request, task):
                 await _wait_with_progress(task, context, started)
         except asyncio.CancelledError:
-            call.is_open = True  # an equal request gets the result that this client did not get
+            self._session.tools.abandon(call)
             raise
         return _as_result(self._raise_end() if task.cancelled() else task.result())
 
@@ -172,5 +172,5 @@ def _as_result(result: Mapping[str, Any]) -> CallToolResult:
 
 def _refuse(stop: Stop | None) -> NoReturn:
     """Raise the error of the protocol for a stop; None means that the client finished the run."""
-    refusal = stopped(stop)
+    refusal = refusal_of(stop)
     raise MCPError(STOPPED, refusal.message, error_data(refusal)) from None

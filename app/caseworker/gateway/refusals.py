@@ -12,7 +12,8 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Final
 
-from caseworker.core.budget.stops import StopCause, rfc3339
+from caseworker.core.budget.stops import HandOver, Stop, StopCause, rfc3339
+from caseworker.features.external.owners import NOT_OWNED
 from caseworker.platform.http.problems import ProblemError
 
 NO_RETRY: Final = {"x-should-retry": "false"}
@@ -63,13 +64,6 @@ SUPERSEDED: Final = Refusal(
 )
 
 
-def ended(cause: StopCause | None) -> Refusal:
-    """Return the refusal of a call after the end of its run; None means that it completed."""
-    if cause is None:
-        return FINISHED
-    return Refusal(code=cause.kind, message=cause.message, is_stop=True, resets_at=cause.resets_at)
-
-
 def provider_failed(message: str) -> Refusal:
     """Return the refusal of a call that failed at the provider after all attempts."""
     return Refusal(status=HTTPStatus.BAD_GATEWAY, code="provider_failed", message=message)
@@ -96,3 +90,20 @@ def of_problem(problem: ProblemError) -> Refusal:
         message=reasons[0],
         retry_after_seconds=seconds,
     )
+
+
+RELEASED: Final = of_problem(ProblemError(NOT_OWNED))
+"""Another process owns the run now, or will own it."""
+
+
+def refusal_of(stop: Stop | StopCause | None) -> Refusal:
+    """Return the refusal of a call by the stop of its run, or by the stored cause of its end.
+
+    None means that the client has finished the run. A run that was released may be called again.
+    """
+    if isinstance(stop, HandOver):
+        return RELEASED
+    cause = stop.cause if isinstance(stop, Stop) else stop
+    if cause is None:
+        return FINISHED
+    return Refusal(code=cause.kind, message=cause.message, is_stop=True, resets_at=cause.resets_at)

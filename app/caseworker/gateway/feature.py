@@ -1,0 +1,136 @@
+"""The feature ``gateway``: model calls and tool calls of external runs."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from fastapi import Request, Response
+from starlette.types import ASGIApp, Message
+
+from caseworker.features.external.clients import Clients
+from caseworker.features.external.owners import Owners
+from caseworker.features.external.sessions import Sessions
+from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.gateway.admission import Admission, FieldsOf, FreeFields
+from caseworker.gateway.dialects.dialect import Dialect
+from caseworker.gateway.dialects.mcp import MCP
+from caseworker.gateway.dialects.offered import DIALECTS
+from caseworker.gateway.refusals import RELEASED
+from caseworker.gateway.serve import (
+    Gateway,
+    in_shape,
+    owned,
+    refuse_path,
+    refused,
+    shaped,
+)
+from caseworker.platform.http.request import ApiRequest, LabelledRoute
+from caseworker.settings.loader import load_settings, settings_file
+from caseworker.settings.schema import Settings
+
+_V1: Final = "/v1"
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+
+
+async def _reached(_: Request) -> Response:
+    """Answer a client that checks whether the base URL is reachable."""
+    return Response()
+
+
+async def _tools(gateway: Gateway, request: ApiRequest, _: Dialect) -> ASGIApp:
+    """Answer a message of a client that lists or calls the tools of its run."""
+    client = await gateway.clients.identify(request)
+    message = await request.json()
+    client.session.touch()
+    if isinstance(message, dict) and message.get("method") == "tools/call":
+        await client.session.begin_call(client.key)
+    # Importing the SDK takes nearly a second.
+    module = await asyncio.to_thread(import_module, "caseworker.gateway.tool_server")
+    server: ASGIApp = module.ToolServer(
+        client.session,
+        await request.body(),
+        message,
+        request.headers,
+        partial(_repeated, gateway, request),
+    )
+    return server
+
+
+async def _repeated(gateway: Gateway, request: ApiRequest) -> bytes:
+    """Have the next owner of a run answer a request for its tools; return the body of the reply."""
+    parts = list[bytes]()
+
+    async def receive_part(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    try:
+        async with gateway.clients.owners.runs.answering():
+            reply = await shaped(owned(partial(_tools, gateway, request, MCP)), MCP)
+            await reply(request.scope, request.receive, receive_part)
+    except TimeoutError:  # this process ends
+        return bytes(refused(RELEASED, MCP).body)
+    return b"".join(parts)
+
+
+def _routes() -> Iterator[LabelledRoute]:
+    """Yield the routes of all dialects; those that refuse other paths come last."""
+    for dialect in DIALECTS:
+        base = f"/gateway{dialect.base}"
+        for path, method, answer in (
+            (dialect.path_to("{model:path}"), "POST", Gateway.serve),
+            (dialect.count_path, "POST", Gateway.count_tokens),
+            (dialect.models_path, "GET", Gateway.models),
+            (f"{dialect.models_path}/{{name:path}}", "GET", Gateway.models),
+        ):
+            for each in _forms(base + path) if path else ():
+                yield LabelledRoute(each, in_shape(answer, dialect), methods=[method])
+        yield LabelledRoute(base, _reached, methods=["HEAD"])
+    for provider, dialect in {each.provider: each for each in DIALECTS}.items():
+        path = f"/gateway/{provider}{{path:path}}"
+        yield LabelledRoute(path, in_shape(refuse_path, dialect), methods=_METHODS)
+
+
+def _forms(path: str) -> Sequence[str]:
+    """Return a path with ``/v1`` once, never and twice.
+
+    Clients differ in whether they add it to their base URL.
+    """
+    return path, path.replace(_V1, "", 1), path.replace(_V1, 2 * _V1, 1)
+
+
+ROUTES: Final = (
+    LabelledRoute(f"/gateway{MCP.path}", in_shape(_tools, MCP), methods=["POST"]),
+    *_routes(),
+)
+
+
+def open_gateway(parts: Parts) -> Opened:
+    """Build the gateway of a process."""
+    sessions, settings = parts.service(Sessions), parts.settings.gateway
+    gateway = Gateway(
+        clients=Clients(sessions=sessions, owners=parts.service(Owners)),
+        admission=Admission(_free_fields(parts.settings), sessions.objects),
+        linger_seconds=settings.linger_seconds,
+        max_body_bytes=settings.max_body_kb * 1024,
+    )
+    bases = {f"{each.provider}_base_url": f"/gateway{each.base}" for each in DIALECTS}
+    sessions.addresses = {**bases, "mcp_url": f"/gateway{MCP.path}"}
+    sessions.reply = gateway.reply_to_step
+    return Opened(services=[gateway])
+
+
+def _free_fields(settings: Settings) -> FreeFields:
+    folder = Path.cwd()
+
+    def read() -> FieldsOf:
+        return load_settings(os.environ, folder).settings.gateway.free_fields
+
+    file = settings_file(os.environ, folder)
+    return FreeFields(settings.gateway.free_fields, file, read)
+
+
+GATEWAY: Final = Feature(name="gateway", routes=ROUTES, open=open_gateway)
