@@ -62,15 +62,17 @@ FROM growth.originals,
 """Select the copies of one part of the time, with time-ordered IDs like those of the service."""
 
 TABLES: Final = """
-SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS columns,
-    array_agg(column_name::text) FILTER (WHERE udt_name = 'timestamptz') AS times
+SELECT table_name,
+    array_agg(column_name::text ORDER BY ordinal_position) FILTER (WHERE is_identity = 'NO'),
+    array_agg(column_name::text) FILTER (WHERE udt_name = 'timestamptz') AS times,
+    array_agg(column_name::text) FILTER (WHERE is_identity = 'YES') AS counters
 FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
 WHERE table_schema = 'public' AND table_type = 'BASE TABLE' AND is_generated = 'NEVER'
-    AND is_identity = 'NO'
 GROUP BY table_name HAVING 'tenant_id' = ANY (array_agg(column_name::text))
 ORDER BY table_name <> 'threads', table_name <> 'runs', table_name
 """
-"""Select the tables with rows of tenants: name, columns, and those of them that are times."""
+"""Select the tables with rows of tenants: name, columns, those of them that are times, and columns
+that the database numbers."""
 
 _VALUES: Final = {
     ("runs", "metadata"): """jsonb_build_object('customer', 'c-' || c.number % 1000,
@@ -278,7 +280,7 @@ def _note(connection: psycopg.Connection, originals: Sequence[Original], size: i
 def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
     """Yield a statement for each table with rows of runs or of threads."""
     connection.execute("CREATE TABLE growth.procrastinate_jobs AS TABLE procrastinate_jobs")
-    for table, columns, times in connection.execute(TABLES).fetchall():
+    for table, columns, times, counters in connection.execute(TABLES).fetchall():
         name = sql.Identifier(table)
         # Joins with the tables themselves would get slower with each batch.
         connection.execute(sql.SQL("CREATE TABLE growth.{0} AS TABLE {0}").format(name))
@@ -290,7 +292,7 @@ def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
             continue
         yield sql.SQL(
             "INSERT INTO {table} ({columns}) SELECT {values} FROM batch c JOIN growth.{table} t "
-            "ON t.tenant_id = {tenant} AND {rows}"
+            "ON t.tenant_id = {tenant} AND {rows} {order}"
         ).format(
             table=name,
             columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
@@ -300,6 +302,10 @@ def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
             ),
             tenant=sql.Literal(TENANT),
             rows=sql.SQL(rows),
+            # Messages of a thread are numbered in the order in which they are inserted.
+            order=sql.SQL("ORDER BY c.number, t.{}").format(sql.Identifier(counters[0]))
+            if counters
+            else sql.SQL(""),
         )
 
 
