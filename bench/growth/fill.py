@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from bench.growth.originals import TENANT, Original, make_originals
+from bench.growth.originals import AGENT, GRAPH, TENANT, Original, make_originals
 from bench.servers import another_database, asking, models, service
 from caseworker.platform.postgres.migrating import upgrade
 
@@ -129,11 +129,19 @@ SELECT %(large)s, name || '-' || n, version, description, definition, uses, sha2
 FROM definitions, generate_series(1, %(size)s / 200) AS n WHERE tenant_id = %(origin)s
 """,
     """
+INSERT INTO definitions (tenant_id, name, version, description, definition, uses, sha256,
+    size_bytes, created_at, kind)
+SELECT tenant_id, name, version + n, description, definition, uses, sha256, size_bytes,
+    created_at, kind
+FROM definitions, generate_series(1, 10) AS n
+WHERE tenant_id = %(large)s AND name IN (%(agent)s, %(graph)s)
+""",
+    """
 INSERT INTO audit (tenant_id, at, action, target, actor, actor_tenant, request_id)
 SELECT growth.tenant(n, %(every)s),
-    now() - make_interval(secs => %(seconds)s::float8 * n / (%(size)s / 100)),
+    now() - make_interval(secs => %(seconds)s::float8 * n / (%(size)s / 5)),
     action, target, actor, actor_tenant, request_id
-FROM generate_series(1, %(size)s / 100) AS n, (SELECT * FROM audit LIMIT 1) AS one
+FROM generate_series(1, %(size)s / 5) AS n, (SELECT * FROM audit LIMIT 1) AS one
 """,
     """
 INSERT INTO schedules (tenant_id, name, cron, timezone, catch_up, max_catch_up, overlap, paused,
@@ -212,6 +220,8 @@ def _copy_all(url: str, originals: Sequence[Original], size: int) -> None:
         "seconds": DAYS * 86_400,
         "origin": TENANT,
         "large": LARGE,
+        "agent": AGENT,
+        "graph": GRAPH,
     }
     parts = -(-size // AT_ONCE)
     with psycopg.connect(url, autocommit=True) as connection, _bulk(connection):

@@ -33,5 +33,9 @@ def test_a_line_above_twice_the_time_is_not_flat() -> None:
     lines = [flat, grows, first, missing, failed]
 
     assert [line.is_flat for line in lines] == [True, False, False, True, False]
-    assert "3 of 5 not flat (above 2x, or failed): grows; first; failed." in summary(lines)
+    assert summary(lines).splitlines() == [
+        "2 of 5 not flat (above 2x): grows; first.",
+        "Failed: failed (/spend answered 422).",
+        "Without rows: missing.",
+    ]
     assert "| **grows** | **1.5** | **5.55** |" in table([grows], ("10", "20"))
