@@ -131,15 +131,15 @@ async def _routes(sides: Sequence[str], effort: Effort) -> list[Line]:
             break
         async with _both(sides) as both:
             repeated = {line.title: line for line in await measure(again, *both)}
-        lines = [_better(line, repeated.get(line.title)) for line in lines]
+        lines = [better(line, repeated.get(line.title)) for line in lines]
     return lines
 
 
-def _better(line: Line, repeated: Line | None) -> Line:
+def better(line: Line, repeated: Line | None) -> Line:
     """Return the repeated line if it is flat or failed; a failure is never replaced."""
     if repeated is None or line.is_flat or line.failed:
         return line
-    return repeated if repeated.failed or repeated.sides and repeated.is_flat else line
+    return repeated if repeated.failed or (repeated.sides and repeated.is_flat) else line
 
 
 @asynccontextmanager

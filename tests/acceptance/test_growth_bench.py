@@ -10,6 +10,7 @@ from tests.support.processes import ChildProcess
 
 pytestmark = pytest.mark.proof
 
+
 async def test_every_route_and_loop_succeeds(tmp_path: Path) -> None:
     """Every answer is the success that its line is named for, on both databases."""
     output = tmp_path / "table.md"
@@ -18,14 +19,13 @@ async def test_every_route_and_loop_succeeds(tmp_path: Path) -> None:
         code = await bench.wait(timeout_seconds=600)
         errors = bench.stderr
 
-    assert code in (0, 1), errors
+    assert code == 0, errors
     measured = output.read_text()
     assert "Failed: none." in measured
-    assert "| GET /runs?status=failed (large) |" in measured
-    assert "| claim with 200 waiting tenants |" in measured
-    assert "| a turn of a chat (small)" in measured
+    assert "GET /runs?status=failed (large)" in measured
+    assert "claim with 200 waiting tenants" in measured
+    assert "a turn of a chat (small)" in measured
     assert "not measured:" not in errors
-    assert code == 0
 
 
 async def test_migrations_under_load_are_reported(tmp_path: Path) -> None:
