@@ -41,6 +41,8 @@ class Line:
     """Milliseconds of the fastest of the first requests."""
     note: str = ""
     unit: str = "ms"
+    most: float = FLAT
+    """Largest ratio that counts as flat."""
 
     @property
     def failed(self) -> bool:
@@ -69,7 +71,7 @@ class Line:
         if self.sides is None:
             return not self.failed
         fastest = _ratio(*(min(side.values) for side in self.sides))
-        return min(self.ratio or 0, fastest) <= FLAT and (self.first_ratio or 0) <= FLAT
+        return max(min(self.ratio or 0, fastest), self.first_ratio or 0) <= self.most
 
 
 def _ratio(small: float, large: float) -> float:

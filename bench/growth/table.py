@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.growth.measuring import FLAT, NO_ROWS, Line
+from bench.growth.measuring import NO_ROWS, Line
 
 
 def table(lines: Sequence[Line], heads: tuple[str, str]) -> str:
@@ -24,7 +24,7 @@ def summary(lines: Sequence[Line]) -> str:
     empty = [line.title for line in lines if line.note == NO_ROWS]
     return "\n".join(
         (
-            f"{len(missed)} of {len(lines)} not flat (above {FLAT:g}x): {_listed(missed)}",
+            f"{len(missed)} of {len(lines)} not flat (above {lines[0].most:g}x): {_listed(missed)}",
             f"Failed: {_listed(failed)}",
             f"Without rows: {_listed(empty)}",
         )
