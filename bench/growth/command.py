@@ -152,8 +152,8 @@ async def _both(sides: Sequence[str]) -> AsyncIterator[list[dict[str, Place]]]:
 async def _restored(filled: Filled, only: str) -> list[Line]:
     async def measured() -> list[Line]:
         async with serving(filled.url) as side:
-            cases = [case for case in await _cases(side[LARGE], only) if "GET" in case.title]
-            return await measure(cases, side, side)
+            lines = await measure(await _cases(side[LARGE], only), side, side)
+        return lines if only else lines + await loops.without_service([filled.url, filled.url])
 
     return await restored.compare(filled.url, measured)
 

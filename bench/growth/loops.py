@@ -224,8 +224,11 @@ async def _sweep(retention: PostgresRetention) -> None:
 
 
 async def _enqueue(stores: Stores, tenants: int) -> None:
-    """Queue one run for each of ``tenants`` new tenants, and enough runs for all claims."""
-    runs = range(max(tenants, CLAIMS + 12))
+    """Queue one run for each of ``tenants`` new tenants, and enough runs for all claims.
+
+    Both sides may be one database.
+    """
+    runs = range(max(tenants, 2 * (CLAIMS + 12)))
     limit = asyncio.Semaphore(50)
 
     async def accept(number: int) -> None:
