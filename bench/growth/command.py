@@ -44,7 +44,9 @@ def main(
     parts: Annotated[
         str, typer.Option(help="What to measure: routes, loops, chats, or several of them.")
     ] = "routes,loops,chats",
-    only: Annotated[str, typer.Option(help="Only routes whose title contains a match of this pattern.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Only routes whose title contains a match of this pattern.")
+    ] = "",
     turns: Annotated[int, typer.Option(help="Turns of a chat.")] = 500,
     check: Annotated[
         bool,
