@@ -46,7 +46,6 @@ SELECT extract(epoch FROM clock_timestamp() - waitstart)::float8, mode,
     (SELECT max(version_num) FROM alembic_version)
 FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE NOT granted AND waitstart IS NOT NULL AND datname = current_database()
-    AND locktype <> 'advisory'
 """
 _REVISION: Final = "SELECT max(version_num) FROM alembic_version"
 

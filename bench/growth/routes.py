@@ -267,8 +267,9 @@ _THREADS: Final = """
 SELECT thread_id, (array_agg(message_id ORDER BY seq DESC) FILTER (WHERE role = 'user'))[1],
     (array_agg(message_id ORDER BY seq DESC) FILTER (WHERE role = 'assistant'))[1]
 FROM messages WHERE tenant_id = %(tenant)s AND thread_id IN (
-    SELECT thread_id FROM threads WHERE tenant_id = %(tenant)s
-    ORDER BY created_at DESC OFFSET 10 LIMIT 40
+    SELECT thread_id FROM threads t WHERE tenant_id = %(tenant)s AND EXISTS (
+        SELECT FROM messages m WHERE m.tenant_id = t.tenant_id AND m.thread_id = t.thread_id
+    ) ORDER BY created_at DESC OFFSET 10 LIMIT 40
 ) GROUP BY thread_id
 """
 _AGENT_RUN: Final = {"kind": "agent", "agent": {"name": AGENT}, "input": "How much is 1 + 1?"}
