@@ -200,6 +200,7 @@ async def filled_database(
         with psycopg.connect(url) as connection:
             done = connection.execute("SELECT to_regclass('growth.filled')").fetchone()
         if done != (None,):
+            upgrade(url, revision)
             return url
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
