@@ -1,4 +1,4 @@
-"""Index the runs of each agent that did not complete, so that a list of them reads no others.
+"""Index the runs of each agent that did not complete, for lists by agent and status.
 
 The index is built concurrently, without blocking writes. An interrupted upgrade is repeated from
 the start; an index that was not completed is replaced. Runs that complete are never in it.
