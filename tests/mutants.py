@@ -79,7 +79,7 @@ NEAR: Final[Mapping[str, str]] = {
     " integration/test_webhook_sender integration/postgres/test_webhook_deliveries"
     " acceptance/test_webhooks",
     "features": "unit/main contract/test_http_openapi",
-    "gateway": "unit/features/external acceptance/test_gateway_* acceptance/test_external_*"
+    "gateway": "unit/features/external acceptance/test_gateway_* acceptance/external"
     " acceptance/test_broken_streams acceptance/test_code_agents",
     "models/relay": "unit/features/external unit/models/test_relayed_calls"
     " acceptance/test_gateway_responses acceptance/external",

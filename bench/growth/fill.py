@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import make_url
 
-from bench.growth.originals import TENANT, Original, make_originals
+from bench.growth.originals import AGENT, GRAPH, TENANT, Original, make_originals
 from bench.servers import another_database, asking, models, service
 from caseworker.platform.postgres.migrating import upgrade
 
@@ -62,15 +62,17 @@ FROM growth.originals,
 """Select the copies of one part of the time, with time-ordered IDs like those of the service."""
 
 TABLES: Final = """
-SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS columns,
-    array_agg(column_name::text) FILTER (WHERE udt_name = 'timestamptz') AS times
+SELECT table_name,
+    array_agg(column_name::text ORDER BY ordinal_position) FILTER (WHERE is_identity = 'NO'),
+    array_agg(column_name::text) FILTER (WHERE udt_name = 'timestamptz') AS times,
+    array_agg(column_name::text) FILTER (WHERE is_identity = 'YES') AS counters
 FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
 WHERE table_schema = 'public' AND table_type = 'BASE TABLE' AND is_generated = 'NEVER'
-    AND is_identity = 'NO'
 GROUP BY table_name HAVING 'tenant_id' = ANY (array_agg(column_name::text))
 ORDER BY table_name <> 'threads', table_name <> 'runs', table_name
 """
-"""Select the tables with rows of tenants: name, columns, and those of them that are times."""
+"""Select the tables with rows of tenants: name, columns, those of them that are times, and columns
+that the database numbers."""
 
 _VALUES: Final = {
     ("runs", "metadata"): """jsonb_build_object('customer', 'c-' || c.number % 1000,
@@ -127,11 +129,19 @@ SELECT %(large)s, name || '-' || n, version, description, definition, uses, sha2
 FROM definitions, generate_series(1, %(size)s / 200) AS n WHERE tenant_id = %(origin)s
 """,
     """
+INSERT INTO definitions (tenant_id, name, version, description, definition, uses, sha256,
+    size_bytes, created_at, kind)
+SELECT tenant_id, name, version + n, description, definition, uses, sha256, size_bytes,
+    created_at, kind
+FROM definitions, generate_series(1, 10) AS n
+WHERE tenant_id = %(large)s AND name IN (%(agent)s, %(graph)s)
+""",
+    """
 INSERT INTO audit (tenant_id, at, action, target, actor, actor_tenant, request_id)
 SELECT growth.tenant(n, %(every)s),
-    now() - make_interval(secs => %(seconds)s::float8 * n / (%(size)s / 100)),
+    now() - make_interval(secs => %(seconds)s::float8 * n / (%(size)s / 5)),
     action, target, actor, actor_tenant, request_id
-FROM generate_series(1, %(size)s / 100) AS n, (SELECT * FROM audit LIMIT 1) AS one
+FROM generate_series(1, %(size)s / 5) AS n, (SELECT * FROM audit LIMIT 1) AS one
 """,
     """
 INSERT INTO schedules (tenant_id, name, cron, timezone, catch_up, max_catch_up, overlap, paused,
@@ -190,6 +200,7 @@ async def filled_database(
         with psycopg.connect(url) as connection:
             done = connection.execute("SELECT to_regclass('growth.filled')").fetchone()
         if done != (None,):
+            upgrade(url, revision)
             return url
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
@@ -210,6 +221,8 @@ def _copy_all(url: str, originals: Sequence[Original], size: int) -> None:
         "seconds": DAYS * 86_400,
         "origin": TENANT,
         "large": LARGE,
+        "agent": AGENT,
+        "graph": GRAPH,
     }
     parts = -(-size // AT_ONCE)
     with psycopg.connect(url, autocommit=True) as connection, _bulk(connection):
@@ -278,7 +291,7 @@ def _note(connection: psycopg.Connection, originals: Sequence[Original], size: i
 def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
     """Yield a statement for each table with rows of runs or of threads."""
     connection.execute("CREATE TABLE growth.procrastinate_jobs AS TABLE procrastinate_jobs")
-    for table, columns, times in connection.execute(TABLES).fetchall():
+    for table, columns, times, counters in connection.execute(TABLES).fetchall():
         name = sql.Identifier(table)
         # Joins with the tables themselves would get slower with each batch.
         connection.execute(sql.SQL("CREATE TABLE growth.{0} AS TABLE {0}").format(name))
@@ -290,7 +303,7 @@ def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
             continue
         yield sql.SQL(
             "INSERT INTO {table} ({columns}) SELECT {values} FROM batch c JOIN growth.{table} t "
-            "ON t.tenant_id = {tenant} AND {rows}"
+            "ON t.tenant_id = {tenant} AND {rows} {order}"
         ).format(
             table=name,
             columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
@@ -300,6 +313,10 @@ def _copies(connection: psycopg.Connection) -> Iterator[sql.Composed]:
             ),
             tenant=sql.Literal(TENANT),
             rows=sql.SQL(rows),
+            # Messages of a thread are numbered in the order in which they are inserted.
+            order=sql.SQL("ORDER BY c.number, t.{}").format(sql.Identifier(counters[0]))
+            if counters
+            else sql.SQL(""),
         )
 
 

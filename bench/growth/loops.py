@@ -15,7 +15,7 @@ from psycopg import sql
 from bench.figures import Samples
 from bench.growth.fill import BOOTSTRAP, LARGE, TABLES
 from bench.growth.measuring import Line, alternating, timed
-from bench.growth.routes import Place
+from bench.growth.routes import COMPLETED, Place
 from bench.load import connected, put_load
 from bench.servers import BACKENDS, process_at, service
 from caseworker.features.retention.postgres import PostgresRetention
@@ -45,7 +45,7 @@ RUN: Final = {
 }
 
 
-async def start(urls: Sequence[str]) -> list[Line]:
+async def start(urls: Sequence[str], *, brief: bool = False) -> list[Line]:
     """Measure the time from the start of the service until it listens."""
 
     async def started(url: str) -> float:
@@ -54,25 +54,27 @@ async def start(urls: Sequence[str]) -> list[Line]:
             return 1e3 * (time.perf_counter() - began)
 
     works = [partial(started, url) for url in urls]
-    return [await alternating("start of the service", works, 3)]
+    return [await alternating("start of the service", works, 1 if brief else 3, warm_up=not brief)]
 
 
-async def with_service(urls: Sequence[str], places: Sequence[Place]) -> list[Line]:
-    """Measure loops of a running service."""
+async def with_service(
+    urls: Sequence[str], places: Sequence[Place], *, brief: bool = False
+) -> list[Line]:
+    """Measure loops of a running service; ``brief`` takes less time, and its values vary."""
     lines = [
         await alternating(
             f"CPU of a run, {IN_FLIGHT} in flight, service and Postgres",
             [partial(_cost, place) for place in places],
-            5,
+            1 if brief else 5,
         )
     ]
-    lines += await _idle(places)
+    lines += await _idle(places, seconds=1.0 if brief else IDLE_SECONDS)
     title = f"a schedule of {DUE_SCHEDULES:,} due in one minute, or of as many as are stored"
     return [*lines, await alternating(title, [partial(_fire, url) for url in urls], 1, warm_up=0)]
 
 
-async def without_service(urls: Sequence[str]) -> list[Line]:
-    """Measure loops that a running service would disturb."""
+async def without_service(urls: Sequence[str], *, brief: bool = False) -> list[Line]:
+    """Measure loops that a running service would disturb; ``brief`` takes less time."""
     async with AsyncExitStack() as stack:
         sides = [await stack.enter_async_context(open_stores(url)) for url in urls]
         lines = await _retention(sides)
@@ -80,7 +82,7 @@ async def without_service(urls: Sequence[str]) -> list[Line]:
         lines.append(
             await alternating("recovery sweep", [timed(each.recover) for each in recoveries], 10)
         )
-        for tenants in WAITING_TENANTS:
+        for tenants in WAITING_TENANTS[: 2 if brief else None]:
             for stores in sides:
                 await _enqueue(stores, tenants)
             title = f"claim with {tenants:,} waiting tenants"
@@ -100,7 +102,7 @@ async def chat(place: Place, turns: int) -> Line:
         taken = []
         for turn in range(turns):
             message = {"content": f"{turn} " + "word " * 200}
-            seconds, _ = await connection.send(place.request("POST", path, message, wait=60))
+            seconds, _ = await connection.send(place.request("POST", path, message, **COMPLETED))
             taken.append(1e3 * seconds)
     tenth = max(1, turns // 10)
     first, last = Samples(tuple(taken[1 : tenth + 1])), Samples(tuple(taken[-tenth:]))
@@ -109,7 +111,7 @@ async def chat(place: Place, turns: int) -> Line:
 
 
 async def _cost(place: Place) -> float:
-    request = place.request("POST", "/runs", RUN, wait=30)
+    request = place.request("POST", "/runs", RUN, **COMPLETED)
     before = await asyncio.to_thread(_cpu_seconds, place)
     requests = 20 * IN_FLIGHT
     await put_load(place.address, request, connections=IN_FLIGHT, requests=requests)
@@ -132,15 +134,15 @@ WHERE datname = current_database()
 """
 
 
-async def _idle(places: Sequence[Place]) -> list[Line]:
+async def _idle(places: Sequence[Place], *, seconds: float) -> list[Line]:
     values: list[tuple[float, float, float]] = []
     for place in places:
         await asyncio.sleep(2)  # until the work of the last requests has ended
         before = await asyncio.to_thread(_activity, place)
-        await asyncio.sleep(IDLE_SECONDS)
+        await asyncio.sleep(seconds)
         after = await asyncio.to_thread(_activity, place)
         changes = (end - begin for begin, end in zip(before, after, strict=True))
-        transactions, blocks, cpu = (change / IDLE_SECONDS for change in changes)
+        transactions, blocks, cpu = (change / seconds for change in changes)
         values.append((transactions, blocks, cpu))
     units = ("transactions/s", "blocks of 8 KiB/s", "ms/s")
     titles = ("idle, transactions", "idle, blocks read", "idle, CPU of service and backends")
@@ -222,8 +224,11 @@ async def _sweep(retention: PostgresRetention) -> None:
 
 
 async def _enqueue(stores: Stores, tenants: int) -> None:
-    """Queue one run for each of ``tenants`` new tenants, and enough runs for all claims."""
-    runs = range(max(tenants, CLAIMS + 12))
+    """Queue one run for each of ``tenants`` new tenants, and enough runs for all claims.
+
+    Both sides may be one database.
+    """
+    runs = range(max(tenants, 2 * (CLAIMS + 12)))
     limit = asyncio.Semaphore(50)
 
     async def accept(number: int) -> None:

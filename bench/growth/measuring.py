@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import httpx
+
 from bench.figures import Samples
 from bench.growth.routes import Case, Place
 from bench.load import Request, connected
@@ -39,6 +41,13 @@ class Line:
     """Milliseconds of the fastest of the first requests."""
     note: str = ""
     unit: str = "ms"
+    most: float = FLAT
+    """Largest ratio that counts as flat."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether an answer was not the one that the line is named for."""
+        return self.sides is None and self.note != NO_ROWS
 
     @property
     def ratio(self) -> float | None:
@@ -55,14 +64,14 @@ class Line:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the ratios are small enough, and no request failed.
+        """Whether the ratios are small enough; a line that has none is flat unless it failed.
 
         The ratio of the fastest requests must be large too: on a busy machine, medians vary.
         """
         if self.sides is None:
-            return self.note == NO_ROWS
+            return not self.failed
         fastest = _ratio(*(min(side.values) for side in self.sides))
-        return min(self.ratio or 0, fastest) <= FLAT and (self.first_ratio or 0) <= FLAT
+        return max(min(self.ratio or 0, fastest), self.first_ratio or 0) <= self.most
 
 
 def _ratio(small: float, large: float) -> float:
@@ -72,19 +81,24 @@ def _ratio(small: float, large: float) -> float:
 
 
 async def measure(
-    cases: Sequence[Case], small: Mapping[str, Place], large: Mapping[str, Place]
+    cases: Sequence[Case],
+    small: Mapping[str, Place],
+    large: Mapping[str, Place],
+    *,
+    brief: bool = False,
 ) -> list[Line]:
     """Measure cases for all their tenants; first all of them briefly, then all at length.
 
-    ``small`` and ``large`` have the place of each tenant.
+    ``small`` and ``large`` have the place of each tenant. ``brief`` sends three requests a case.
     """
     pairs = [
         (case, tenant, (small[tenant], large[tenant])) for case in cases for tenant in case.tenants
     ]
-    first = [await _alternate(case, places, FIRST) for case, _, places in pairs]
+    times = (1, 2) if brief else (FIRST, WARM_UP + COUNTED)
+    first = [await _alternate(case, places, times[0]) for case, _, places in pairs]
     lines = []
     for (case, tenant, places), seconds in zip(pairs, first, strict=True):
-        measured = await _alternate(case, places, WARM_UP + COUNTED)
+        measured = await _alternate(case, places, times[1])
         lines.append(_line(f"{case.title} ({tenant})", seconds, measured))
         print(f"{len(lines)} of {len(pairs)}: {lines[-1].title}", file=sys.stderr)
     return lines
@@ -109,15 +123,18 @@ def _counted(seconds: Sequence[float]) -> tuple[float, ...]:
 
 
 async def _alternate(case: Case, places: Sequence[Place], times: int) -> _Seconds:
+    """Send the requests of a case; if both places are one, each request is sent only once."""
     taken: tuple[list[float], list[float]] = ([], [])
+    if places[0] is places[1]:
+        places, taken = places[:1], (taken[0], taken[0])
     try:
         waiting = [await asyncio.to_thread(case.requests, place) for place in places]
         for _ in range(times):
-            for seconds, place, requests in zip(taken, places, waiting, strict=True):
+            for seconds, place, requests in zip(taken, places, waiting, strict=False):
                 if sum(seconds) < CASE_SECONDS and (request := _next(requests)) is not None:
                     seconds.append(await _send(place, request))
-    except RuntimeError as error:
-        return *taken, str(error)[:200]
+    except (RuntimeError, TimeoutError, httpx.HTTPError) as error:
+        return *taken, f"{type(error).__name__}: {error}"[:200]
     return *taken, ""
 
 

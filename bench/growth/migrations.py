@@ -46,31 +46,34 @@ SELECT extract(epoch FROM clock_timestamp() - waitstart)::float8, mode,
     (SELECT max(version_num) FROM alembic_version)
 FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE NOT granted AND waitstart IS NOT NULL AND datname = current_database()
-    AND locktype <> 'advisory'
 """
 _REVISION: Final = "SELECT max(version_num) FROM alembic_version"
 
 
 @dataclass(slots=True)
 class Traffic:
-    """The requests to one process: start times, seconds, and errors."""
+    """The requests to one process: start times, seconds and names, and errors."""
 
     name: str
-    requests: list[tuple[float, float]] = field(default_factory=list)
+    requests: list[tuple[float, float, str]] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
 
     def report(self, phases: Mapping[str, tuple[float, float]]) -> list[str]:
         """Return a row of the table for each phase with requests."""
         rows = []
         for phase, (begin, end) in phases.items():
-            seconds = [each for at, each in self.requests if at < end and at + each > begin]
-            if seconds:
+            sent = [
+                (each, name) for at, each, name in self.requests if at < end and at + each > begin
+            ]
+            if sent:
+                seconds = [each for each, _ in sent]
                 cells = (
                     self.name,
                     phase,
                     f"{len(seconds):,}",
                     f"{1e3 * median(seconds):,.0f}",
                     f"{1e3 * max(seconds):,.0f}",
+                    max(sent)[1],
                 )
                 rows.append("| " + " | ".join(cells) + " |")
         return rows
@@ -198,7 +201,9 @@ async def _lane(place: Place, traffic: Traffic) -> None:
                 await connection.send(request)
         except (OSError, EOFError, RuntimeError, TimeoutError) as error:
             traffic.errors[f"{request.method} {request.path}: {error}"[:160]] += 1
-        traffic.requests.append((began, time.monotonic() - began))
+        traffic.requests.append(
+            (began, time.monotonic() - began, f"{request.method} {request.path}")
+        )
         await asyncio.sleep(PAUSE_SECONDS)
 
 
@@ -213,8 +218,8 @@ def _report(
         last = at
     lines += [
         "",
-        "| process | phase | requests | p50, ms | longest, ms |",
-        "|---|---|---:|---:|---:|",
+        "| process | phase | requests | p50, ms | longest, ms | longest request |",
+        "|---|---|---:|---:|---:|---|",
     ]
     for side in sides:
         lines += side.report(phases)

@@ -5,7 +5,10 @@ from typing import Final
 
 import psycopg
 
-from bench.growth.measuring import Line
+from bench.growth.measuring import NO_ROWS, Line
+
+SLOWDOWN: Final = 10.0
+"""Largest ratio of a line without statistics to the same line after ``ANALYZE``."""
 
 _FORGET: Final = (
     "ALTER SYSTEM SET autovacuum = off",
@@ -36,5 +39,6 @@ async def compare(url: str, measured: Callable[[], Awaitable[list[Line]]]) -> li
 def _line(without: Line, known: Line) -> Line:
     """Compare the slower of both sides: the ratio is the slowdown without statistics."""
     if without.sides is None or known.sides is None:
-        return Line(without.title, None, note=without.note or known.note)
-    return Line(without.title, (known.sides[1], without.sides[1]))
+        failed = [line.note for line in (without, known) if line.failed]
+        return Line(without.title, None, note=(failed or [NO_ROWS])[0])
+    return Line(without.title, (known.sides[1], without.sides[1]), most=SLOWDOWN)

@@ -28,6 +28,12 @@ _ONE_STEP: Final = {
 }
 _RUN: Final = {"kind": "graph", "graph": _ONE_STEP, "input": "1"}
 _EXPECT: Final = (200, 201, 202, 204)
+COMPLETED: Final[Mapping[str, Any]] = {
+    "wait": 30,
+    "expect": (200,),
+    "holds": b'"status":"completed"',
+}
+"""Options of a request that waits until a run is completed."""
 
 UNMEASURED: Final = {
     "PUT /mcp-credentials/{server}": "needs a configured MCP server",
@@ -258,11 +264,12 @@ SELECT run_id, approval_id FROM approvals WHERE tenant_id = %(tenant)s AND decis
 ORDER BY requested_at DESC LIMIT 40
 """
 _THREADS: Final = """
-SELECT thread_id, min(message_id) FILTER (WHERE role = 'user' AND seq > 2),
-    min(message_id) FILTER (WHERE role = 'assistant' AND seq > 2)
+SELECT thread_id, (array_agg(message_id ORDER BY seq DESC) FILTER (WHERE role = 'user'))[1],
+    (array_agg(message_id ORDER BY seq DESC) FILTER (WHERE role = 'assistant'))[1]
 FROM messages WHERE tenant_id = %(tenant)s AND thread_id IN (
-    SELECT thread_id FROM threads WHERE tenant_id = %(tenant)s
-    ORDER BY created_at DESC OFFSET 10 LIMIT 40
+    SELECT thread_id FROM threads t WHERE tenant_id = %(tenant)s AND EXISTS (
+        SELECT FROM messages m WHERE m.tenant_id = t.tenant_id AND m.thread_id = t.thread_id
+    ) ORDER BY created_at DESC OFFSET 10 LIMIT 40
 ) GROUP BY thread_id
 """
 _AGENT_RUN: Final = {"kind": "agent", "agent": {"name": AGENT}, "input": "How much is 1 + 1?"}
@@ -272,15 +279,22 @@ def writes() -> Iterator[Case]:
     """Yield the requests that change something."""
     both = (LARGE, SMALL)
     yield Case("POST /runs, accepted", _repeated("POST", "/runs", _RUN), both)
-    yield Case("POST /runs, until completed", _repeated("POST", "/runs", _RUN, wait=30), both)
-    yield Case("POST /runs, agent until completed", _repeated("POST", "/runs", _AGENT_RUN, wait=30))
+    yield Case("POST /runs, until completed", _repeated("POST", "/runs", _RUN, **COMPLETED), both)
+    yield Case(
+        "POST /runs, agent until completed", _repeated("POST", "/runs", _AGENT_RUN, **COMPLETED)
+    )
     yield Case(
         "POST /runs, fork of an ended run",
         _each(_ENDED, lambda at, row: at.request("POST", "/runs", {"from": {"run_id": row[0]}})),
     )
     yield Case(
         "DELETE /runs/{run_id}, of a queued run",
-        _each(_QUEUED, lambda at, row: at.request("DELETE", f"/runs/{row[0]}")),
+        _each(
+            _QUEUED,
+            lambda at, row: at.request(
+                "DELETE", f"/runs/{row[0]}", holds=b'"status":"cancelled","already_finished":false'
+            ),
+        ),
     )
     yield Case(
         "POST /runs/{run_id}/cancel, before the run exists",
@@ -313,12 +327,18 @@ def writes() -> Iterator[Case]:
 
 
 def _of_external_run(place: Place, act: str) -> Iterator[Request]:
-    headers = {"authorization": f"Bearer {place.key}"}
     for _ in range(_AT_ONCE):
-        run = httpx.post(f"{place.address}/runs", json={"kind": "external"}, headers=headers).json()
+        run = _created(place, "/runs", {"kind": "external"})
         path = f"/runs/{run['run_id']}/{act}"
         body = {"output": "done"} if act == "finish" else None
         yield place.request("POST", path, body, key=run["access"]["key"])
+
+
+def _created(place: Place, path: str, body: Any, *, key: str = "", method: str = "POST") -> Any:
+    """Create something for the next request, outside of the measured time."""
+    headers = {"authorization": f"Bearer {key or place.key}"}
+    sent = httpx.request(method, place.address + path, json=body, headers=headers, timeout=60)
+    return sent.raise_for_status().json()
 
 
 def _thread_writes() -> Iterator[Case]:
@@ -339,8 +359,7 @@ def _thread_writes() -> Iterator[Case]:
                     "POST",
                     f"/threads/{row[0]}/messages" + act.replace("{message_id}", str(row[at or 0])),
                     body,
-                    wait=30,
-                    expect=(*_EXPECT, 409, 422),
+                    **COMPLETED,
                 ),
             ),
         )
@@ -378,41 +397,37 @@ def _other_writes() -> Iterator[Case]:
 
 
 def _life_of(path: str, body: Any) -> Iterator[Case]:
-    """Yield the creation and the deletion of something; each creation is deleted again."""
-    names = [f"new-{number}" for number in range(_AT_ONCE * 2)]
-    put = "{" in path
+    """Yield the creation and the deletion of something, and the rotation of a key."""
+    method = "PUT" if "{" in path else "POST"
+    one = path if "{" in path else path + ("/{key_id}" if path == "/keys" else "/{name}")
 
-    def created(place: Place) -> Iterator[Request]:
+    def new(place: Place) -> tuple[str, str, Any, str]:
+        name = f"new-{uuid4().hex}"
         key = place.operator if path == "/quotas/{tenant}" else place.key
-        for name in names:
-            target = path.split("{")[0] + name * put
-            one = json.loads(json.dumps(body).replace('"new"', f'"{name}"'))
-            yield place.request("PUT" if put else "POST", target, one, key=key)
+        target = path.split("{")[0] + (name if "{" in path else "")
+        return name, target, json.loads(json.dumps(body).replace('"new"', f'"{name}"')), key
 
-    def deleted(place: Place) -> Iterator[Request]:
-        key = place.operator if path == "/quotas/{tenant}" else place.key
-        listed = names
-        if path == "/keys":
-            statement = (
-                "SELECT key_id FROM api_keys WHERE tenant_id = %(tenant)s AND name LIKE 'n%%'"
-            )
-            listed = [row[0] for row in place.rows(statement)]
-        for name in listed:
-            target = path.split("{")[0].rstrip("/") + f"/{name}"
-            yield place.request("DELETE", target, key=key, expect=(*_EXPECT, 404))
+    def creations(place: Place) -> Iterator[Request]:
+        for _ in count():
+            _, target, sent, key = new(place)
+            yield place.request(method, target, sent, key=key)
 
-    yield Case(f"{'PUT' if put else 'POST'} {path}", created)
+    def existing(place: Place) -> Iterator[tuple[str, str]]:
+        for _ in count():
+            name, target, sent, key = new(place)
+            created = _created(place, target, sent, key=key, method=method)
+            yield f"{one.split('{')[0]}{created.get('key_id', name)}", key
+
+    yield Case(f"{method} {path}", creations)
     if path == "/keys":
-        statement = (
-            "SELECT key_id FROM api_keys WHERE tenant_id = %(tenant)s AND name LIKE 'n%%' "
-            "AND rotated_to IS NULL AND revoked_at IS NULL"
-        )
         yield Case(
             "POST /keys/{key_id}/rotate",
-            _each(statement, lambda at, row: at.request("POST", f"/keys/{row[0]}/rotate", {})),
+            lambda at: (at.request("POST", f"{each}/rotate", {}) for each, _ in existing(at)),
         )
-    one = {"/keys": "/keys/{key_id}"}.get(path, path if put else path + "/{name}")
-    yield Case(f"DELETE {one}", deleted)
+    yield Case(
+        f"DELETE {one}",
+        lambda at: (at.request("DELETE", each, key=key) for each, key in existing(at)),
+    )
 
 
 def unmeasured(document: Mapping[str, Any], cases: Sequence[Case]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench.growth.measuring import FLAT, Line
+from bench.growth.measuring import NO_ROWS, Line
 
 
 def table(lines: Sequence[Line], heads: tuple[str, str]) -> str:
@@ -18,12 +18,21 @@ def table(lines: Sequence[Line], heads: tuple[str, str]) -> str:
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """Return sentences that list lines that are not flat and lines that were not measured."""
-    missed = [line.title for line in lines if not line.is_flat]
-    unmeasured = [f"{line.title} ({line.note})" for line in lines if line.sides is None]
-    found = f"{len(missed)} of {len(lines)} not flat (above {FLAT:g}x, or failed): "
-    found += f"{'; '.join(missed) or 'none'}."
-    return found + (f"\nNot measured: {'; '.join(unmeasured)}." if unmeasured else "")
+    """Return sentences that list lines that are not flat, that failed, and that have no rows."""
+    missed = [line.title for line in lines if not line.is_flat and not line.failed]
+    failed = [f"{line.title} ({line.note})" for line in lines if line.failed]
+    empty = [line.title for line in lines if line.note == NO_ROWS]
+    return "\n".join(
+        (
+            f"{len(missed)} of {len(lines)} not flat (above {lines[0].most:g}x): {_listed(missed)}",
+            f"Failed: {_listed(failed)}",
+            f"Without rows: {_listed(empty)}",
+        )
+    )
+
+
+def _listed(titles: Sequence[str]) -> str:
+    return f"{'; '.join(titles) or 'none'}."
 
 
 def _cells(line: Line) -> list[str]:

@@ -105,10 +105,11 @@ async def test_a_list_of_runs_with_one_status_reads_no_others(
     [
         (RunFilter(kind=RunKind.AGENT), "runs_by_kind_and_status"),
         (RunFilter(agent="helper"), "runs_by_agent_and_status"),
+        (RunFilter(agent="helper", status=RunStatus.FAILED), "runs_by_agent_not_completed"),
         (RunFilter(thread_id="talk"), "runs_by_thread"),
         (RunFilter(metadata={"ticket": "7"}), "runs_by_terms"),
     ],
-    ids=["kind", "agent", "thread", "metadata"],
+    ids=["kind", "agent", "agent and status", "thread", "metadata"],
 )
 async def test_a_filtered_list_of_runs_has_an_index(
     stores: Stores, oracle: Oracle, wanted: RunFilter, index: str

@@ -1,6 +1,7 @@
 """The comparison of a small and a large database covers all routes and finds what grows."""
 
 from bench.figures import Samples
+from bench.growth.command import better
 from bench.growth.measuring import NO_ROWS, Line
 from bench.growth.routes import UNMEASURED, reads, unmeasured, writes
 from bench.growth.table import summary, table
@@ -33,5 +34,22 @@ def test_a_line_above_twice_the_time_is_not_flat() -> None:
     lines = [flat, grows, first, missing, failed]
 
     assert [line.is_flat for line in lines] == [True, False, False, True, False]
-    assert "3 of 5 not flat (above 2x, or failed): grows; first; failed." in summary(lines)
+    assert summary(lines).splitlines() == [
+        "2 of 5 not flat (above 2x): grows; first.",
+        "Failed: failed (/spend answered 422).",
+        "Without rows: missing.",
+    ]
     assert "| **grows** | **1.5** | **5.55** |" in table([grows], ("10", "20"))
+
+
+def test_a_second_measurement_replaces_only_a_line_that_grows() -> None:
+    """A failure stays, and a repeated line counts only if it is flat or failed."""
+    flat = Line("a", (Samples((1.0,)), Samples((1.0,))))
+    grows = Line("a", (Samples((1.0,)), Samples((3.0,))))
+    failed = Line("a", None, note="/spend answered 422")
+    empty = Line("a", None, note=NO_ROWS)
+
+    assert better(grows, flat) is flat
+    assert better(grows, failed) is failed
+    assert better(grows, empty) is grows
+    assert better(failed, flat) is failed
