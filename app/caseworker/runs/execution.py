@@ -204,7 +204,7 @@ class Execution:
             stop=stop,
             active_seconds=self.active_seconds,
             calls=calls,
-            snapshot=self.graph.snapshot(),
+            snapshot=self.graph.capture().as_dict(),
             events=self.journal.unstored_events(end),
             delivered_at=delivered_at,
             settled=self.journal.settled,

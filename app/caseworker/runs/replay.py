@@ -89,7 +89,7 @@ def _close_lost(graph: ExecutionGraph, record: CallRecord) -> None:
 
 def reopened(graph: ExecutionGraph, root: str) -> ExecutionGraph:
     """Return the graph with its root reopened; used if the store rejected the run's end."""
-    nodes = [dict(node) for node in graph.snapshot()["nodes"].values()]
+    nodes = [dict(node) for node in graph.capture().as_dict()["nodes"].values()]
     nodes[0] |= {"status": "running", "end_ts_ms": None, "stop_reason": None, "error_class": None}
     return ExecutionGraph.restore(graph.chain_id, nodes)
 

@@ -367,7 +367,10 @@ class ExecutionGraph:
         The lock is held only during the capture. For very large graphs on an event loop, see
         ``GraphCapture``.
         """
-        return self.capture().as_dict()
+        snapshot = self.capture().as_dict()
+        for node in snapshot["nodes"].values():
+            node["metadata"] = copy_object(node["metadata"])
+        return snapshot
 
     def step_of(self, node_id: str) -> str:
         """Return the path of a node's step or agent, which is its nearest ``system`` node."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypedDict
 
-from caseworker.core.trace.json_values import copy_object
 from caseworker.core.trace.node import JsonObject, NodeFields, TraceNode
 
 _BATCH: Final = 100
@@ -83,7 +82,7 @@ class GraphCapture:
     metadata: Mapping[str, JsonObject]
 
     def as_dict(self) -> Snapshot:
-        """Build the snapshot as a new dict that the caller may change."""
+        """Build the snapshot; its metadata is shared with the graph, so read it only."""
         return {
             "chain_id": self.chain_id,
             "root_id": self.root_id,
@@ -110,7 +109,6 @@ class GraphCapture:
         for record in records:
             node_id = record["node_id"]
             node: Any = overlay.get(node_id, record).copy()
-            details = metadata.get(node_id)
-            node["metadata"] = copy_object(details) if details else {}
+            node["metadata"] = metadata.get(node_id) or {}
             copies[node_id] = node
         return copies
