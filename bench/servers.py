@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 
 from bench.environments import ROOT, Environment
 from caseworker.platform.postgres.embedded import EmbeddedPostgres
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 
 _LISTENS: Final = re.compile(r"listens on (\S+)")
 _GRACE_SECONDS: Final = 15

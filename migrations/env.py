@@ -8,7 +8,7 @@ if connection is None:
     raise CommandError(
         "run `caseworker db current` or `caseworker db upgrade` instead, which connect to the "
         "configured database. For a downgrade, which drops data, call "
-        "caseworker.platform.postgres.migrating.downgrade(url, revision)"
+        "caseworker.platform.postgres.schema_version.downgrade(url, revision)"
     )
 context.configure(connection=connection, transaction_per_migration=True)
 with context.begin_transaction():

@@ -123,7 +123,7 @@ PACKAGES: Final = tuple(dict.fromkeys(package.split("/")[0] for package in NEAR)
 FOCUS: Final = (
     *("features/external", "gateway", "models/gateway", "models/relay", "features/access"),
     *("features/mcp_credentials", "runs/postgres", "runs/queue", "runs/replay", "runs/heartbeat"),
-    *("runs/silence", "runs/giving_back", "engine/recovery"),
+    *("runs/failure_detector", "runs/release", "engine/recovery"),
 )
 """Gateway, recovery and keys: with the edits of SQL in all files, half of the mutants."""
 IMPORTING: Final = {"unit": 0, "contract": 0, "integration": 1}
@@ -141,7 +141,7 @@ EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
         " WHERE tenant_id = %s AND delivery_id = %s AND status = 'pending' AND due_at < now.at",
     ): "The two differ in one microsecond of the database's clock.",
     (
-        "app/caseworker/runs/postgres/taking_over.py",
+        "app/caseworker/runs/postgres/run_import.py",
         "if len(lines) > MANY_LINES: -> if len(lines) >= MANY_LINES:",
     ): "The number of lines above which a thread does the same work.",
     (

@@ -34,9 +34,9 @@ _PUBLIC: Final = {
     "nodes.function": ("FunctionNode",),
     "nodes.node_type": ("NodeType",),
     "nodes.parts": ("NodeParts",),
-    "nodes.reading": ("HandleName", "JsonField", "PathField", "StepData", "TextField"),
+    "nodes.fields": ("HandleName", "JsonField", "PathField", "StepData", "TextField"),
     "runtime_api.agents": ("AgentResult", "run_agent"),
-    "runtime_api.executing": ("GraphRun",),
+    "runtime_api.execution": ("GraphRun",),
     "runtime_api.graph": ("Graph", "Step"),
     "tools.decorator": ("tool",),
     "tools.ports": (

@@ -17,7 +17,7 @@ from sqlalchemy.engine import make_url
 
 from bench.growth.originals import AGENT, GRAPH, TENANT, Original, make_originals
 from bench.servers import another_database, asking, models, service
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 
 BOOTSTRAP: Final = "b" * 40
 LARGE: Final = "large"

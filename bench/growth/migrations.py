@@ -31,7 +31,7 @@ from bench.growth.routes import Place
 from bench.load import Request, connected
 from bench.servers import asking, models
 from caseworker.platform.postgres.embedded import EmbeddedPostgres
-from caseworker.platform.postgres.migrating import TableLockedError, upgrade
+from caseworker.platform.postgres.schema_version import TableLockedError, upgrade
 from tests.support.previous_release import REVISION, PreviousService, unpack
 
 LANES: Final = 4

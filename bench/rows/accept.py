@@ -14,7 +14,7 @@ from bench.harness import OURS, Effort, Row, Side, interleaved
 from bench.load import Request, put_load
 from bench.servers import another_database, database, floor, service
 from caseworker.platform.postgres.embedded.programs import programs_folder
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 
 ECHO: Final = "FastAPI echo"
 PGBENCH: Final = "pgbench inserts"

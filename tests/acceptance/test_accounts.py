@@ -187,7 +187,7 @@ async def test_a_killed_process_leaves_no_reservation(pair: Pair, provider: Fake
 
 
 async def test_a_raised_quota_counts_for_the_next_call(pair: Pair, provider: FakeProvider) -> None:
-    """The call gets all its tokens, not what the old quota had left a moment ago."""
+    """The call reserves all its tokens, although the old quota had no room for them."""
     await provider.script("FIRST", [Step(hang=True)])
     await pair.limit(max_cost_usd_per_day=0.10)
     post = pair.of_first.post

@@ -11,7 +11,7 @@ import pytest
 
 from caseworker.platform.postgres.connections import reason_of
 from caseworker.platform.postgres.embedded import EmbeddedPostgres
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.own_postgres import OwnPostgres

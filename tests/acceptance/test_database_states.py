@@ -14,7 +14,7 @@ import httpx
 import psycopg
 import pytest
 
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 from tests.chaos.disks import own_mounts
 from tests.support.database import ACCEPT_ROWS, REFUSE_ROWS, proxied
 from tests.support.fake_provider.client import FakeProvider

@@ -6,7 +6,7 @@ import httpx
 import psycopg
 import pytest
 
-from caseworker.platform.postgres.migrating import downgrade, upgrade
+from caseworker.platform.postgres.schema_version import downgrade, upgrade
 from tests.support.database import TestServer
 from tests.support.json_client import JsonClient
 from tests.support.schema import revisions

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from caseworker.platform.postgres.migrating import TableLockedError, upgrade
+from caseworker.platform.postgres.schema_version import TableLockedError, upgrade
 from tests.support.database import TestServer
 from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider

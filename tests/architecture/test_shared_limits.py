@@ -53,7 +53,7 @@ SHARED: Final = {
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,
     "caseworker/features/spend/postgres.py FairSlots": SUMS,
-    "caseworker/features/telemetry/exporting.py _Bare": "spans that wait for their export",
+    "caseworker/features/telemetry/span_export.py _Bare": "spans that wait for their export",
     "caseworker/features/telemetry/process_metrics.py Lock": OF_ONE,
     "caseworker/features/webhooks/feature.py BackgroundQueue": "webhook attempts",
     "caseworker/features/webhooks/sender.py FairThreads": (
@@ -106,8 +106,8 @@ SHARED: Final = {
         "commits of the journal and of accepted runs, look-ups of definitions"
     ),
     "caseworker/runs/queue/worker.py AsyncConnectionPool": OF_ONE,
-    "caseworker/runtime_api/executing.py BlockingPool": OF_ONE,
-    "caseworker/runtime_api/executing.py StepSlots": OF_ONE,
+    "caseworker/runtime_api/execution.py BlockingPool": OF_ONE,
+    "caseworker/runtime_api/execution.py StepSlots": OF_ONE,
     "caseworker/runtime_api/graph.py Queue": OF_ONE,
     "caseworker/tools/dispatch.py PacedThread": (
         "redaction of long texts, and reading of long gateway bodies"

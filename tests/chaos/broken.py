@@ -46,15 +46,15 @@ from caseworker.engine.call import Call
 from caseworker.engine.calls import Calls
 from caseworker.engine.events import STEP_COMPLETED, Event
 from caseworker.engine.ports import CallOutcome, Recorded
+from caseworker.runs.failure_detector import SilenceWatch
 from caseworker.runs.journal import RunJournal
 from caseworker.runs.ports import Beat
-from caseworker.runs.postgres.accepting import RunInsert
+from caseworker.runs.postgres.acceptance import RunInsert
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.run_statements import RELEASE
 from caseworker.runs.postgres.workers import PostgresWorkers
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
-from caseworker.runs.silence import SilenceWatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import psycopg
 from caseworker.platform.postgres.embedded import EmbeddedPostgres
 from caseworker.platform.postgres.embedded.cluster import read_postmaster
 from caseworker.platform.postgres.embedded.programs import run_program, server_account
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 from tests.chaos.disks import SmallDisk
 
 _IS_READ_ONLY = "SHOW default_transaction_read_only"

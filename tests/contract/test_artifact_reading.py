@@ -5,8 +5,8 @@ from contextlib import aclosing
 
 import pytest
 
-from caseworker.features.artifacts.keeping import StoredArtifact
 from caseworker.features.artifacts.postgres import PIECE_BYTES, PostgresArtifacts
+from caseworker.features.artifacts.storage import StoredArtifact
 from caseworker.runs.run import RunKey
 from tests.support.api import Api
 from tests.support.artifacts import new_artifact, run_with_files

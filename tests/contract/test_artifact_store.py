@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from caseworker.features.artifacts.keeping import KeepOutcome, NewArtifact, StoredArtifact
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.artifacts.storage import KeepOutcome, NewArtifact, StoredArtifact
 from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from caseworker.runs.ports import JournalStore, JournalWrite, RunStore
 from caseworker.runs.run import CancelRequest, Run, RunKey, RunSource, RunStatus

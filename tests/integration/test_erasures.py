@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from psycopg import sql
 
-from caseworker.features.erasure import erasing
+from caseworker.features.erasure import service
 from caseworker.settings.schema import WebhookSettings
 from tests.integration.postgres.two_tenants import OTHERS, rows_of_two_tenants
 from tests.support.tenant_requests import GRAPH, changes, plant
@@ -270,7 +270,7 @@ async def test_a_run_that_works_is_cancelled_and_erased_when_it_has_ended(
     tenants: Tenants, database: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then, neither the run nor the run that it was forked from is erased."""
-    monkeypatch.setattr(erasing, "WORK_SECONDS", 0.05)
+    monkeypatch.setattr(service, "WORK_SECONDS", 0.05)
     await _runs_of_customer(tenants, CUSTOMER)
     works = "UPDATE runs SET status = 'running', worker_id = 'w', fence = 1, attempts = 1,"
     works += " started_at = now(), claimed_at = now() WHERE run_id = 'fork2'"
@@ -281,12 +281,12 @@ async def test_a_run_that_works_is_cancelled_and_erased_when_it_has_ended(
 
     assert (first["complete"], first["waiting"] > 0) == (False, True)
     cancel = "SELECT cancel_reason FROM runs WHERE run_id = %s"
-    assert database.execute(cancel, ("fork2",)).fetchone() == (erasing.REASON,)
+    assert database.execute(cancel, ("fork2",)).fetchone() == (service.REASON,)
     assert database.execute("SELECT request IS NOT NULL FROM runs WHERE run_id = 'a'").fetchone()
 
     ends = "UPDATE runs SET status = 'cancelled', finished_at = now(), worker_id = NULL"
     database.execute(f"{ends} WHERE run_id = 'fork2'")
-    monkeypatch.setattr(erasing, "WORK_SECONDS", 10.0)
+    monkeypatch.setattr(service, "WORK_SECONDS", 10.0)
     second = await made(await tenants.ask("t", "POST", "/erasures", body))
 
     assert second["complete"] is True

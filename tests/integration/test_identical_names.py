@@ -23,7 +23,7 @@ from caseworker.core.budget.accounts import TENANT, Hold
 from caseworker.engine.approvals import Question, StoredQuestion
 from caseworker.features.external.postgres import PostgresAttempts, sha256_of
 from caseworker.features.retention.postgres import PostgresRetention
-from caseworker.features.schedules.firing import ScheduleFiring
+from caseworker.features.schedules.due_runs import ScheduleFiring
 from caseworker.features.webhooks.delivery import DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.main.features import DROPS

@@ -23,7 +23,7 @@ UNUSED = {
     *("alembic", "caseworker_client", "dateparser", "jwt", "mako", "matplotlib", "mcp"),
     *("numpy", "psutil", "unittest"),
     *("anthropic", "cohere", "google", "groq", "mistralai", "openai", "pydantic_ai"),
-    "caseworker.features.telemetry.exporting",
+    "caseworker.features.telemetry.span_export",
     "caseworker.models.wires.anthropic",
     "caseworker.platform.postgres.embedded",
     "opentelemetry.sdk",

@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 
-from caseworker.features.artifacts.keeping import ArtifactLimits, KeepOutcome, NewArtifact
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.artifacts.storage import ArtifactLimits, KeepOutcome, NewArtifact
 from caseworker.runs.ports import RunStore
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import artifact_limits

@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.embedded import EmbeddedPostgres
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 from tests.support.fault_proxy import FaultProxy, Upstream
 from tests.support.graph_invariants import violations
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.core.trace.payloads import REDACTED
-from caseworker.features.artifacts.keeping import ArtifactLimits
+from caseworker.features.artifacts.storage import ArtifactLimits
 from caseworker.main import agents, process
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.table import ChatModel

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from caseworker.engine.approvals import Decision, StoredQuestion, Verdict
 from caseworker.runs.approvals import Approval, Deciding
-from caseworker.runs.observing import RunNotifier
+from caseworker.runs.observers import RunNotifier
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey, RunStatus

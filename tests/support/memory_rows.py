@@ -25,9 +25,9 @@ from caseworker.engine.events import (
 from caseworker.nodes.agent.references import TEXT_OF
 from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
 from caseworker.runs.event_pairs import OpenStarts
-from caseworker.runs.going_on import NodeLine, taken_over
 from caseworker.runs.ports import SpentSoFar
 from caseworker.runs.replay import spent_before
+from caseworker.runs.resume import NodeLine, taken_over
 from caseworker.runs.run import (
     TERMINAL,
     CallRecord,

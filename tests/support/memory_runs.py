@@ -19,7 +19,7 @@ from caseworker.runs.errors import (
     TooManyPendingCancelsError,
 )
 from caseworker.runs.journal import late_result
-from caseworker.runs.observing import RunNotifier
+from caseworker.runs.observers import RunNotifier
 from caseworker.runs.outcome import cancelled_while_queued
 from caseworker.runs.ports import (
     Accepted,

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
-from caseworker.runs.observing import RunObservers
+from caseworker.runs.observers import RunObservers
 from caseworker.runs.postgres.retention import Drop
 from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.postgres.work_search import Search

@@ -230,7 +230,7 @@ def revision_of_database() -> SchemaRevision:
         StartupError: the database cannot be reached.
     """
     settings = logged_settings()
-    from caseworker.platform.postgres.migrating import (
+    from caseworker.platform.postgres.schema_version import (
         UnknownRevisionError,
         current_revision,
         our_revisions,
@@ -374,7 +374,7 @@ def open_database(settings: Settings, *, migrate: bool) -> Iterator[str]:
     """
     with database_at(settings) as url:
         with _schema_errors(settings):
-            from caseworker.platform.postgres.migrating import is_served_by, upgrade
+            from caseworker.platform.postgres.schema_version import is_served_by, upgrade
 
             if migrate or settings.database.url is None:
                 upgrade(url)
@@ -408,7 +408,7 @@ def database_at(settings: Settings) -> Iterator[str]:
 @contextmanager
 def _schema_errors(settings: Settings) -> Iterator[None]:
     """Convert errors of the schema and of the database to StartupError, which has one line."""
-    from caseworker.platform.postgres.migrating import MigrationError
+    from caseworker.platform.postgres.schema_version import MigrationError
 
     setting = "database.data_dir" if settings.database.url is None else "database.url"
     try:

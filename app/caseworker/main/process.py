@@ -19,8 +19,8 @@ import structlog
 
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
-from caseworker.features.artifacts.keeping import ArtifactLimits, RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.artifacts.storage import ArtifactLimits, RunArtifacts
 from caseworker.features.external.session import ProviderObjects
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Parts
@@ -44,7 +44,7 @@ from caseworker.platform.http.forwarding import Address
 from caseworker.platform.http.health import PartState
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
-from caseworker.platform.postgres.migrating import is_current
+from caseworker.platform.postgres.schema_version import is_current
 from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
 from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import RunApprovals

@@ -16,7 +16,7 @@ from caseworker.main.configuration import StartupError
 from caseworker.main.loop_watch import LoopWatch
 from caseworker.platform.http.health import MetricsAccess
 from caseworker.runs.heartbeat import Loops
-from caseworker.runs.observing import RunObserver, RunObservers
+from caseworker.runs.observers import RunObserver, RunObservers
 from caseworker.settings.schema import TelemetrySettings
 
 _STANDARD = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
@@ -101,7 +101,7 @@ def _export_to(endpoint: str | None) -> Any:
     if not _has_collector(endpoint, "TRACES"):
         return None
     with _otel_required():
-        from caseworker.features.telemetry.exporting import SpanExport
+        from caseworker.features.telemetry.span_export import SpanExport
     return SpanExport(resource_of(version("caseworker")), endpoint)
 
 

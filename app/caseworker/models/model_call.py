@@ -26,6 +26,7 @@ from caseworker.models.completion import Completion
 from caseworker.models.counts import is_possible
 from caseworker.models.families import family_of
 from caseworker.models.forms import read_json, storable, storable_json
+from caseworker.models.lost_usage import uncounted_usage
 from caseworker.models.maximum import Bound, Content, content_of_request
 from caseworker.models.ports import (
     Delta,
@@ -44,7 +45,6 @@ from caseworker.models.pricing import (
     ListPrice,
     PriceUnknownError,
 )
-from caseworker.models.settling import uncounted_usage
 from caseworker.models.table import ChatModel
 from caseworker.models.turns import Turns
 
@@ -268,7 +268,7 @@ class ModelCall(Call):
         """Return the charge for an attempt whose answer will never arrive.
 
         Nothing is charged if the request was not sent. The provider's final counts hold if they
-        arrived before the end; otherwise see :mod:`caseworker.models.settling`.
+        arrived before the end; otherwise see :mod:`caseworker.models.lost_usage`.
         """
         if not self._delivery.is_sent or not self.external:
             return FREE

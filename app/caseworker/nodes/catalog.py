@@ -6,7 +6,7 @@ from typing import Any
 from caseworker.core.graph.validation import Problem, Severity
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.models.table import ModelTable
-from caseworker.nodes.graph_reading import read
+from caseworker.nodes.graph_parser import read
 from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.nodes.nesting import DefinitionReference, references_in
 from caseworker.nodes.node_type import NodeType

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
-from caseworker.nodes.reading import joined
+from caseworker.nodes.fields import joined
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.validation import field_of
 from caseworker.runs.errors import (
@@ -24,10 +24,10 @@ from caseworker.runs.errors import (
     InvalidArgumentsError,
     RunNotFoundError,
 )
-from caseworker.runs.giving_back import when_there
 from caseworker.runs.journal import lost_run
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
+from caseworker.runs.release import when_there
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
 from caseworker.tools.ports import ToolSpec

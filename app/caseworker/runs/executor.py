@@ -53,7 +53,14 @@ from caseworker.runs.accounts import Accounts
 from caseworker.runs.approvals import ApprovalStore, RunDesk
 from caseworker.runs.errors import BranchNotFoundError
 from caseworker.runs.execution import ActiveRun, Execution
-from caseworker.runs.giving_back import (
+from caseworker.runs.journal import LostRunError
+from caseworker.runs.kinds import KINDS, parent_of
+from caseworker.runs.observers import RunObservers, log_context
+from caseworker.runs.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
+from caseworker.runs.plan import RunGraphs
+from caseworker.runs.ports import Branches, JournalStore, RunStore
+from caseworker.runs.references import is_storable, references_in, resolved
+from caseworker.runs.release import (
     CLAIM_SECONDS,
     GIVE_UP_SECONDS,
     RELEASES_AT_ONCE,
@@ -61,13 +68,6 @@ from caseworker.runs.giving_back import (
     shutting_down,
     when_there,
 )
-from caseworker.runs.journal import LostRunError
-from caseworker.runs.kinds import KINDS, parent_of
-from caseworker.runs.observing import RunObservers, log_context
-from caseworker.runs.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
-from caseworker.runs.plan import RunGraphs
-from caseworker.runs.ports import Branches, JournalStore, RunStore
-from caseworker.runs.references import is_storable, references_in, resolved
 from caseworker.runs.replay import restore, spent_before
 from caseworker.runs.run import CallRecord, CancelRequest, Deaths, Run, RunKey
 from caseworker.tools.artifacts import ArtifactKeeper

@@ -22,10 +22,10 @@ from caseworker.nodes.agent.references import key_in_event, whole_event_data
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, RunNotFoundError
+from caseworker.runs.event_followers import AT_ONCE, Batch, Followers
 from caseworker.runs.executor import RunExecutor
-from caseworker.runs.following import AT_ONCE, Batch, Followers
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.observing import RunObservers
+from caseworker.runs.observers import RunObservers
 from caseworker.runs.outcome import usage_so_far
 from caseworker.runs.ports import (
     Accepted,

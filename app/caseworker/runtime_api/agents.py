@@ -23,7 +23,7 @@ from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import INPUTS, RESULT, AgentData, AgentNode
 from caseworker.nodes.node_type import RunFacts
-from caseworker.runtime_api.executing import EventQueue, GraphRun, execute
+from caseworker.runtime_api.execution import EventQueue, GraphRun, execute
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
 from caseworker.tools.registry import ToolPolicy, ToolRegistry

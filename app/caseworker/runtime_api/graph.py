@@ -20,7 +20,7 @@ from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.step_path import check_step_id
 from caseworker.engine.supervision import until_done
 from caseworker.nodes.function import ContextNode, ContextualNode
-from caseworker.runtime_api.executing import EventQueue, GraphRun, ended, execute, results_of
+from caseworker.runtime_api.execution import EventQueue, GraphRun, ended, execute, results_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

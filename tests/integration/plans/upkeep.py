@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from caseworker.features.access.postgres import PostgresKeys
-from caseworker.features.erasure.erasing import Erasing
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
+from caseworker.features.erasure.service import Erasing
 from caseworker.features.external.postgres import PostgresAttempts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import set_days
-from caseworker.features.threads.postgres.moving import AnswerMoves
+from caseworker.features.threads.postgres.old_answers import AnswerMoves
 from caseworker.main.deaths import Death, count_death
 from caseworker.main.doctor import _asked_of
 from caseworker.main.features import DROPS

@@ -1,7 +1,7 @@
 """A schedule that fires every hour."""
 
+from caseworker.features.schedules.cron_times import CatchUp, Timing
 from caseworker.features.schedules.schedule import ScheduledRun
-from caseworker.features.schedules.timing import CatchUp, Timing
 from caseworker.runs.run import Webhook
 from tests.support.stores import new_run
 

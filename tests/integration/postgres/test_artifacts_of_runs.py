@@ -11,8 +11,8 @@ import httpx
 import psycopg
 import pytest
 
-from caseworker.features.artifacts.keeping import RunArtifacts
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.artifacts.storage import RunArtifacts
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.toolset import tool_type
 from caseworker.runs.journal import LostRunError

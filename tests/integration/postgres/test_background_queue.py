@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.postgres.dispatch import QueuedJob
-from caseworker.runs.postgres.dispatch import defer as defer_jobs
+from caseworker.runs.postgres.queue_jobs import QueuedJob
+from caseworker.runs.postgres.queue_jobs import defer as defer_jobs
 from caseworker.runs.queue.background import (
     BackgroundQueue,
     BackgroundWorker,

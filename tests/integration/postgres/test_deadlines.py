@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.runs.observing import RunObservers
+from caseworker.runs.observers import RunObservers
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import NewRun, RunKey, RunStatus
 from tests.support.stores import (

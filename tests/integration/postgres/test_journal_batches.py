@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from caseworker.platform.postgres.connections import Connection
 from caseworker.platform.postgres.group_commit import Later
 from caseworker.runs.ports import FinishResult, JournalWrite, LateResult, Permission
-from caseworker.runs.postgres.accepting import (
+from caseworker.runs.postgres.acceptance import (
     InsertAnswer,
     QueueRoom,
     RunInsert,

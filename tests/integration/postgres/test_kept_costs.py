@@ -15,7 +15,7 @@ from psycopg.types.json import Json
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
 from caseworker.features.spend.postgres import PostgresCosts, PostgresSpend
 from caseworker.platform.postgres.engines import transaction
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 from caseworker.runs.ports import LateResult, Period
 from caseworker.runs.postgres.retention import delete_runs, drop_runs
 from tests.support.database import TestServer

@@ -19,7 +19,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 
 from caseworker.platform.postgres.engines import open_engines
-from caseworker.platform.postgres.migrating import (
+from caseworker.platform.postgres.schema_version import (
     TableLockedError,
     UnknownRevisionError,
     downgrade,

@@ -9,7 +9,7 @@ import pytest
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention import postgres as statements
 from caseworker.features.retention.postgres import FOR_EVER, Days, PostgresRetention, set_days
-from caseworker.features.retention.sweeping import Retention
+from caseworker.features.retention.sweep import Retention
 from caseworker.main.features import DROPS
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import RunKey, Webhook

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.features.schedules.firing import ScheduleFiring
+from caseworker.features.schedules.cron_times import CatchUp
+from caseworker.features.schedules.due_runs import ScheduleFiring
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import NewSchedule, Overlap
-from caseworker.features.schedules.timing import CatchUp
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.quotas import Quota
 from caseworker.settings.schema import WorkerSettings
@@ -206,17 +206,17 @@ async def test_stored_schedules_that_are_not_due_are_not_read(
     stores: Stores, oracle: Oracle, database_url: str
 ) -> None:
     """The searches for the next and for due schedules read a few blocks among 10,000."""
-    from caseworker.features.schedules import firing
+    from caseworker.features.schedules import due_runs
 
     await copy(oracle, "many", 1, 10_000)
     await oracle.rows("VACUUM ANALYZE schedules")
     statements = (
-        *(firing.NEXT_DUE, firing.RETRY_DUE),
-        *(firing._BATCH, firing._DUE_ALONE, firing._REJECTED),
+        *(due_runs.NEXT_DUE, due_runs.RETRY_DUE),
+        *(due_runs._BATCH, due_runs._DUE_ALONE, due_runs._REJECTED),
     )
     async with open_oracle(database_url) as reader:
         for statement in statements:
-            parameters = firing._FIRST if statement is firing._BATCH else ()
+            parameters = due_runs._FIRST if statement is due_runs._BATCH else ()
             explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode()
             cursor = await reader.connection.execute(explained, parameters or None)
             (row,) = await cursor.fetchall()

@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from caseworker.core.budget.budget import Budget
 from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.features.schedules.firing import ScheduleFiring
+from caseworker.features.schedules.cron_times import CatchUp
+from caseworker.features.schedules.due_runs import ScheduleFiring
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import (
     NewSchedule,
@@ -19,10 +20,9 @@ from caseworker.features.schedules.schedule import (
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
-from caseworker.features.schedules.timing import CatchUp
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.observing import RunObservers
+from caseworker.runs.observers import RunObservers
 from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.quotas import Queueing, Quota
 from caseworker.runs.run import RunKey, RunStatus

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from caseworker.features.artifacts.keeping import KeepOutcome
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.artifacts.storage import KeepOutcome
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import PostgresRetention
-from caseworker.features.retention.sweeping import Retention
+from caseworker.features.retention.sweep import Retention
+from caseworker.features.schedules.cron_times import CatchUp, Timing
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import NewSchedule, ScheduledRun
-from caseworker.features.schedules.timing import CatchUp, Timing
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.main.features import DROPS
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.postgres.migrating import upgrade
+from caseworker.platform.postgres.schema_version import upgrade
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.accepting import RunInsert
+from caseworker.runs.postgres.acceptance import RunInsert
 from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
 from caseworker.runs.run import DefinitionRef, Run, RunKey

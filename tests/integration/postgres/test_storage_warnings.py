@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from caseworker.features.retention.postgres import PostgresRetention
-from caseworker.features.retention.sweeping import Retention
+from caseworker.features.retention.sweep import Retention
 from caseworker.main.features import DROPS
 from caseworker.runs.quotas import NearlyFull
 from tests.support.stores import open_stores

@@ -11,7 +11,7 @@ import pytest
 
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.threads.postgres.branches import PostgresBranches
-from caseworker.features.threads.postgres.moving import AnswerMoves
+from caseworker.features.threads.postgres.old_answers import AnswerMoves
 from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.chat import ChatInput

@@ -10,7 +10,7 @@ from sqlalchemy import make_url, text
 
 from caseworker.features.threads.postgres.threads import PostgresThreads
 from caseworker.platform.postgres.engines import AS_TENANT, transaction
-from caseworker.platform.postgres.migrating import downgrade, upgrade
+from caseworker.platform.postgres.schema_version import downgrade, upgrade
 from caseworker.runs.postgres.tables import runs
 from tests.integration.postgres.two_tenants import KEPT_APART, OTHERS, rows_of_two_tenants
 from tests.support.database import TestServer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.webhooks.delivering import Deliveries
+from caseworker.features.webhooks.attempts import Deliveries
 from caseworker.features.webhooks.delivery import (
     DeliveryNotFoundError,
     DeliveryPendingError,
@@ -16,8 +16,8 @@ from caseworker.features.webhooks.delivery import (
 )
 from caseworker.features.webhooks.feature import delivery_limits
 from caseworker.features.webhooks.postgres import NEXT_DUE, PostgresWebhooks
+from caseworker.features.webhooks.secrets import SecretBox
 from caseworker.features.webhooks.sender import WebhookSender
-from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.run import END_TYPES, NewRun, Run, RunStatus, Webhook
 from caseworker.settings.schema import Settings

@@ -7,7 +7,7 @@ import pytest
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.postgres.dispatch import defer_runs
+from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import RunKey
 from tests.support.database import proxied, upstream_of

@@ -10,7 +10,7 @@ from psycopg import AsyncConnection
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.postgres.dispatch import QueuedJob, defer
+from caseworker.runs.postgres.queue_jobs import QueuedJob, defer
 from caseworker.runs.postgres.work_search import Search, next_job
 from caseworker.runs.queue.background import BackgroundQueue, overdue_search, rescue_jobs
 from tests.integration.queue.stale import KEY, StaleRuns

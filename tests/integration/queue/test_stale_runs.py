@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.failure_detector import Silent
 from caseworker.runs.postgres.workers import (
     BATCH,
     any_taking,
@@ -16,7 +17,6 @@ from caseworker.runs.postgres.workers import (
     take_lost,
 )
 from caseworker.runs.run import RunKey, RunStatus
-from caseworker.runs.silence import Silent
 from tests.integration.queue.stale import KEY, STALE, StaleRuns
 from tests.integration.queue.world import HoldingExecutor, working
 from tests.support.database import proxied, upstream_of

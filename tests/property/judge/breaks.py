@@ -14,9 +14,9 @@ from unittest.mock import patch
 import psycopg
 
 import caseworker.gateway.admission as external_gateway
+import caseworker.models.lost_usage as settling
 import caseworker.models.maximum as maximum
 import caseworker.models.model_call as model_call
-import caseworker.models.settling as settling
 from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
 from caseworker.core.budget.reservations import Reservation
 from caseworker.core.budget.usage import NOTHING

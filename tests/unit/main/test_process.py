@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from caseworker.features.artifacts.keeping import ArtifactLimits
+from caseworker.features.artifacts.storage import ArtifactLimits
 from caseworker.main.process import artifact_limits
 from caseworker.settings.schema import ArtifactSettings, Settings
 

@@ -72,7 +72,7 @@ async def test_metrics_are_sent_only_where_a_collector_of_them_is_configured(
 def test_a_collector_needs_the_extra_otel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without OpenTelemetry, a configured collector stops the start with the command to run."""
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    monkeypatch.delitem(sys.modules, "caseworker.features.telemetry.exporting", raising=False)
+    monkeypatch.delitem(sys.modules, "caseworker.features.telemetry.span_export", raising=False)
 
     with pytest.raises(StartupError, match=r"pip install 'caseworker\[otel\]'"):
         Telemetry(TelemetrySettings(otlp_endpoint=NOWHERE))

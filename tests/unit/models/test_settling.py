@@ -16,10 +16,10 @@ from caseworker.engine.call import CallFailedError
 from caseworker.models.client_bodies import read_body
 from caseworker.models.families import family_of
 from caseworker.models.fields.tables import TABLES
+from caseworker.models.lost_usage import CALL_TOKENS
 from caseworker.models.ports import SendState
 from caseworker.models.pricing import TokenPrice
 from caseworker.models.relay import Relay
-from caseworker.models.settling import CALL_TOKENS
 from caseworker.models.speeds import tokens_per_second_at
 from caseworker.models.table import Tier
 from caseworker.models.tokens import near_tokens

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.artifacts.keeping import RunArtifacts
+from caseworker.features.artifacts.storage import RunArtifacts
 from caseworker.tools.artifacts import ArtifactKeeper
 from caseworker.tools.ports import ToolContext
 from tests.support.artifacts import LIMITS, Files, files_of_a_run

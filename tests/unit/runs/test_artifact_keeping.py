@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.features.artifacts.keeping import (
+from caseworker.features.artifacts.storage import (
     PAUSES_SECONDS,
     SMALL_BYTES,
     ArtifactLimits,

@@ -11,10 +11,10 @@ import pytest
 
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import CONTENT_CHUNK, USAGE, Event
-from caseworker.runs import following, service
+from caseworker.runs import event_followers, service
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.journal import EventLog, run_ended
-from caseworker.runs.observing import RunNotifier
+from caseworker.runs.observers import RunNotifier
 from caseworker.runs.ports import EventPage, JournalWrite
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from caseworker.runs.service import RunService
@@ -78,7 +78,7 @@ class Follower:
 
 
 def at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    for module in (following, service):
+    for module in (event_followers, service):
         monkeypatch.setattr(module, "AT_ONCE", count)
 
 
@@ -146,10 +146,10 @@ def test_what_nobody_told_of_is_found_all_the_same() -> None:
     async def story() -> None:
         store = Elsewhere()
         follower = Follower(await running(store))
-        await asyncio.sleep(4.95 * following.LOOK_SECONDS)
+        await asyncio.sleep(4.95 * event_followers.LOOK_SECONDS)
         assert len(store.reads) == 5
         await tell(store, 1)
-        await asyncio.sleep(following.LOOK_SECONDS)
+        await asyncio.sleep(event_followers.LOOK_SECONDS)
         assert [seq for _, seq in follower.seen] == [1]
         await end(store, 1)
         await follower.task

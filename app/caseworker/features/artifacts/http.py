@@ -16,8 +16,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.types import Receive, Scope, Send
 
-from caseworker.features.artifacts.keeping import StoredArtifact
 from caseworker.features.artifacts.postgres import PostgresArtifacts
+from caseworker.features.artifacts.storage import StoredArtifact
 from caseworker.platform.http.bodies import View, named_like
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemType

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.engine.supervision import shielded
-from caseworker.features.artifacts.keeping import (
+from caseworker.features.artifacts.storage import (
     ArtifactLimits,
     KeepOutcome,
     NewArtifact,

@@ -3,8 +3,8 @@
 from typing import Final
 
 from caseworker.features.erasure import http
-from caseworker.features.erasure.erasing import Erasing
 from caseworker.features.erasure.postgres import PostgresErasure
+from caseworker.features.erasure.service import Erasing
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.runs.service import RunService
 

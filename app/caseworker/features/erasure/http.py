@@ -5,8 +5,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from caseworker.features.erasure.erasing import WORK_SECONDS, Erasing
 from caseworker.features.erasure.postgres import Subject
+from caseworker.features.erasure.service import WORK_SECONDS, Erasing
 from caseworker.platform.caller import TENANT_FORM, KeyScope, OtherTenantError
 from caseworker.platform.http.bodies import BodyModel, StorableText, View
 from caseworker.platform.http.deadline import extend_deadline

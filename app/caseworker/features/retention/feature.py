@@ -5,7 +5,7 @@ from typing import Final
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import PostgresRetention
-from caseworker.features.retention.sweeping import Retention
+from caseworker.features.retention.sweep import Retention
 
 
 def open_retention(parts: Parts) -> Opened:

@@ -5,7 +5,7 @@ from typing import Final
 
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.schedules import http
-from caseworker.features.schedules.firing import (
+from caseworker.features.schedules.due_runs import (
     NEXT_DUE,
     RETRY_DUE,
     RETRY_SECONDS,

@@ -15,6 +15,13 @@ from pydantic import (
 
 from caseworker.features.definitions.http import NOT_FOUND
 from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.schedules.cron_times import (
+    CRON,
+    MAX_CATCH_UP,
+    CatchUp,
+    InvalidCronError,
+    Timing,
+)
 from caseworker.features.schedules.postgres import PostgresSchedules
 from caseworker.features.schedules.schedule import (
     NewSchedule,
@@ -23,13 +30,6 @@ from caseworker.features.schedules.schedule import (
     ScheduledRun,
     ScheduleNotFoundError,
     TooManySchedulesError,
-)
-from caseworker.features.schedules.timing import (
-    CRON,
-    MAX_CATCH_UP,
-    CatchUp,
-    InvalidCronError,
-    Timing,
 )
 from caseworker.platform.caller import Caller, KeyScope
 from caseworker.platform.http.bodies import BodyModel, DocumentedAs, PageQuery, View, ZoneName

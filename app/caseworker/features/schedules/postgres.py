@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.schedules.cron_times import CatchUp, Timing
 from caseworker.features.schedules.schedule import (
     NewSchedule,
     Overlap,
@@ -33,7 +34,6 @@ from caseworker.features.schedules.schedule import (
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
-from caseworker.features.schedules.timing import CatchUp, Timing
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.paging import Page

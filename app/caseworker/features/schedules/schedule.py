@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from caseworker.features.schedules.timing import Timing
+from caseworker.features.schedules.cron_times import Timing
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import NewRun, RunKey, RunRequest, Webhook
 

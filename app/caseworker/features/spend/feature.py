@@ -4,7 +4,7 @@ from typing import Final
 
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.spend import http
-from caseworker.features.spend.keeping import CostKeeper
+from caseworker.features.spend.cost_sums import CostKeeper
 from caseworker.features.spend.postgres import PostgresCosts, PostgresSpend
 
 

@@ -7,7 +7,7 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
 from caseworker.features.threads.postgres.branches import PostgresBranches
-from caseworker.features.threads.postgres.moving import AnswerMoves
+from caseworker.features.threads.postgres.old_answers import AnswerMoves
 from caseworker.features.threads.postgres.threads import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
 from caseworker.runs.definitions import Definitions

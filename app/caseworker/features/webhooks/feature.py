@@ -7,10 +7,10 @@ from caseworker.core.budget.retry import JITTER, RetryPolicy
 from caseworker.core.trace.payloads import Payloads
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.webhooks import http
-from caseworker.features.webhooks.delivering import Deliveries, DeliveryLimits
+from caseworker.features.webhooks.attempts import Deliveries, DeliveryLimits
 from caseworker.features.webhooks.postgres import NEXT_DUE, PostgresWebhooks
+from caseworker.features.webhooks.secrets import SecretBox
 from caseworker.features.webhooks.sender import WebhookSender
-from caseworker.features.webhooks.signing import SecretBox
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.http.fields import WebhookCheck

@@ -23,13 +23,13 @@ from caseworker.models.ports import (
 )
 from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
 from caseworker.models.wires.finish_reasons import Finish, incomplete_of, meaning_of, text_of
+from caseworker.models.wires.message_rules import ANTHROPIC_IDS, object_in, sent_back, state_of
 from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
     texts_in,
 )
 from caseworker.models.wires.schemas import plain_object
-from caseworker.models.wires.sent_back import ANTHROPIC_IDS, object_in, sent_back, state_of
 from caseworker.models.wires.transport import ModelTransport, Wire
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"

@@ -19,6 +19,7 @@ from caseworker.models.ports import (
 from caseworker.models.wires import responses
 from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
 from caseworker.models.wires.finish_reasons import Finish, incomplete_of, meaning_of, text_of
+from caseworker.models.wires.message_rules import MISTRAL_IDS, OPENAI_IDS, sent_back, state_of
 from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
@@ -27,7 +28,6 @@ from caseworker.models.wires.reply import (
 )
 from caseworker.models.wires.responses import ResponseReply
 from caseworker.models.wires.schemas import is_strict, plain_object, tidy
-from caseworker.models.wires.sent_back import MISTRAL_IDS, OPENAI_IDS, sent_back, state_of
 from caseworker.models.wires.transport import ModelTransport, Wire
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"

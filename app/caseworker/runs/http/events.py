@@ -9,7 +9,7 @@ from fastapi import Query, Response
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.request import ApiRequest, api_router
-from caseworker.runs.following import Batch
+from caseworker.runs.event_followers import Batch
 from caseworker.runs.http.event_stream import (
     EVENT_HEADERS,
     Batches,

@@ -36,7 +36,6 @@ from caseworker.runs.http.body import (
 )
 from caseworker.runs.http.events import stream_accepted
 from caseworker.runs.http.fields import ExternalAccess, RunIdPath, WebhookCheck
-from caseworker.runs.http.going_on import completed, going_on, source_of
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS, RUNS
 from caseworker.runs.http.problems import (
@@ -50,6 +49,7 @@ from caseworker.runs.http.problems import (
     rate_headers,
 )
 from caseworker.runs.http.query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
+from caseworker.runs.http.resume import completed, going_on, source_of
 from caseworker.runs.http.views import (
     CancelledRunsView,
     CancelReceipt,

@@ -26,10 +26,10 @@ from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verd
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import storable
 from caseworker.runs.approvals import Approval, Deciding
-from caseworker.runs.observing import RunNotifier
+from caseworker.runs.observers import RunNotifier
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
-from caseworker.runs.postgres.dispatch import defer_runs
+from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import OWNED
 from caseworker.runs.postgres.tables import approvals, of_run, runs

@@ -11,7 +11,7 @@ import asyncio
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.executor import RunExecutor
-from caseworker.runs.observing import RunNotifier
+from caseworker.runs.observers import RunNotifier
 from caseworker.runs.run import RunKey
 
 WATCH_SECONDS = 0.05

@@ -22,9 +22,9 @@ from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.observing import RunNotifier
+from caseworker.runs.observers import RunNotifier
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
-from caseworker.runs.postgres.accepting import (
+from caseworker.runs.postgres.acceptance import (
     InsertAnswer,
     QueueRoom,
     RunInsert,

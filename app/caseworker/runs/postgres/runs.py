@@ -32,18 +32,17 @@ from caseworker.runs.journal import late_result
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.outcome import cancelled_while_queued, stopped_while_queued
 from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
-from caseworker.runs.postgres.accepting import (
+from caseworker.runs.postgres.acceptance import (
     ACCEPT_ONE,
     COUNT_QUEUED,
     COUNT_QUEUED_OF,
     LOCK_KEY,
     RunInsert,
 )
-from caseworker.runs.postgres.accepting import (
+from caseworker.runs.postgres.acceptance import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
 from caseworker.runs.postgres.approvals import suspend_in
-from caseworker.runs.postgres.dispatch import defer_runs
 from caseworker.runs.postgres.journal_rows import (
     call_to_json,
     event_to_json,
@@ -52,8 +51,18 @@ from caseworker.runs.postgres.journal_rows import (
     key_to_json,
 )
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
+from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.quotas import admission_of, left_of_rate, storing, usual_of
-from caseworker.runs.postgres.reading import (
+from caseworker.runs.postgres.retention import erase_in
+from caseworker.runs.postgres.rows import (
+    accepted_run,
+    cancel_request_from_row,
+    new_run_to_json,
+    run_from_row,
+)
+from caseworker.runs.postgres.run_import import take_over
+from caseworker.runs.postgres.run_listing import can_be_stopped, stoppable
+from caseworker.runs.postgres.run_reader import (
     RUN_OF_KEY,
     PostgresRunReader,
     journal_of,
@@ -63,14 +72,6 @@ from caseworker.runs.postgres.reading import (
     read_run,
     streamed_in,
 )
-from caseworker.runs.postgres.retention import erase_in
-from caseworker.runs.postgres.rows import (
-    accepted_run,
-    cancel_request_from_row,
-    new_run_to_json,
-    run_from_row,
-)
-from caseworker.runs.postgres.run_listing import can_be_stopped, stoppable
 from caseworker.runs.postgres.run_statements import (
     ADD_LATE,
     CLAIM,
@@ -92,7 +93,6 @@ from caseworker.runs.postgres.run_statements import (
     WRITE_EVENTS,
 )
 from caseworker.runs.postgres.tables import of_run, runs
-from caseworker.runs.postgres.taking_over import take_over
 from caseworker.runs.quotas import UNLIMITED, Quota, few_of_queue
 from caseworker.runs.replay import restore
 from caseworker.runs.run import (

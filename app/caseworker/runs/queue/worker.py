@@ -23,8 +23,8 @@ from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.platform.postgres.connections import Connection, Patience, connect_options
 from caseworker.runs.executor import RunExecutor
 from caseworker.runs.ports import RunStore
-from caseworker.runs.postgres.dispatch import EXECUTE, QUEUE
 from caseworker.runs.postgres.listener import listen
+from caseworker.runs.postgres.queue_jobs import EXECUTE, QUEUE
 from caseworker.runs.run import Run
 
 CONCURRENCY = 4

@@ -10,9 +10,9 @@ from typing import Any, Final
 from mcp.types import CallToolResult
 
 from caseworker.tools.mcp.config import ServerConfig
-from caseworker.tools.mcp.listing import spec_of
 from caseworker.tools.mcp.results import result_of
 from caseworker.tools.mcp.session import CallLostError, Session
+from caseworker.tools.mcp.tool_descriptions import spec_of
 from caseworker.tools.ports import (
     Tool,
     ToolContext,

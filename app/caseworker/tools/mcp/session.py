@@ -46,8 +46,8 @@ from caseworker.tools.mcp.checked_stream import checked
 from caseworker.tools.mcp.config import ServerConfig
 from caseworker.tools.mcp.delivery import DELIVERY, Delivery
 from caseworker.tools.mcp.http import http_client, names_lost_session
-from caseworker.tools.mcp.listing import MAX_TOOLS, ServerTool, usable_tools
 from caseworker.tools.mcp.stdio import TOO_LARGE_CODE, stdio_transport
+from caseworker.tools.mcp.tool_descriptions import MAX_TOOLS, ServerTool, usable_tools
 from caseworker.tools.ports import ToolRefusedError
 from caseworker.tools.servers import SERVER_LOST, ServerUnavailableError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.features.schedules.timing import CatchUp, InvalidCronError, Timing, due
+from caseworker.features.schedules.cron_times import CatchUp, InvalidCronError, Timing, due
 
 MINUTE = timedelta(minutes=1)
 PARIS = "Europe/Paris"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from caseworker.features.webhooks.delivering import message_of, verdict_of
+from caseworker.features.webhooks.attempts import message_of, verdict_of
 from caseworker.features.webhooks.delivery import DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.feature import delivery_limits
-from caseworker.features.webhooks.signing import new_secret
+from caseworker.features.webhooks.secrets import new_secret
 from caseworker.platform.signing import signed_headers
 from caseworker.settings.schema import Settings
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from caseworker.models.ports import Message, ModelRequest, ToolCall, ToolDefinition
 from caseworker.models.wires.anthropic import Messages
+from caseworker.models.wires.message_rules import NO_RESULT, OPENAI_IDS, object_in, sent_back
 from caseworker.models.wires.openai import ChatCompletions
-from caseworker.models.wires.sent_back import NO_RESULT, OPENAI_IDS, object_in, sent_back
 from tests.support.fake_provider.strictness import refused_by_anthropic, refused_by_openai
 
 OPENAI = ChatCompletions("http://models.test/v1", "key")

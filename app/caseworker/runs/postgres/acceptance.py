@@ -17,7 +17,7 @@ from psycopg.errors import LockNotAvailable
 from caseworker.platform.postgres.group_commit import Later
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.postgres.dispatch import EXECUTE, QUEUE
+from caseworker.runs.postgres.queue_jobs import EXECUTE, QUEUE
 from caseworker.runs.postgres.rows import Row, new_run_to_json
 from caseworker.runs.quotas import Quota, few_of_queue
 from caseworker.runs.run import NewRun, RunKey

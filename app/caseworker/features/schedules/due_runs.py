@@ -22,19 +22,19 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.schedules.cron_times import due
 from caseworker.features.schedules.postgres import moment, one, schedule_of, schedules
 from caseworker.features.schedules.schedule import Overlap, Schedule
-from caseworker.features.schedules.timing import due
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError, RunConflictError
-from caseworker.runs.observing import RunObservers
-from caseworker.runs.postgres.accepting import ACCEPT_QUEUED, RunInsert
-from caseworker.runs.postgres.accepting import UNLIMITED as UNLIMITED_QUEUE
-from caseworker.runs.postgres.dispatch import defer_runs
+from caseworker.runs.observers import RunObservers
+from caseworker.runs.postgres.acceptance import ACCEPT_QUEUED, RunInsert
+from caseworker.runs.postgres.acceptance import UNLIMITED as UNLIMITED_QUEUE
+from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.quotas import LOCK, usual_of
 from caseworker.runs.postgres.rows import Row, accepted_run
 from caseworker.runs.postgres.runs import StoreLimits, accept_in, cancel_in
