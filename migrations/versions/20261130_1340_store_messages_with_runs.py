@@ -83,6 +83,8 @@ BEGIN
         AND (strpos(c.value::text, question) > 0 OR strpos(c.value::text, answer) > 0)
         AND strpos(c.value::text, question || ':') = 0 AND strpos(c.value::text, answer || ':') = 0
         AND strpos(c.value::text, '{{"text_of":') = 0;
+EXCEPTION WHEN invalid_text_representation THEN
+    NULL; -- a text was found across two strings: the values stay whole
 END $$
 """
 """Replaces the texts of the question and the answer in the values of calls, outside of keys.

@@ -343,6 +343,22 @@ async def test_the_journal_of_an_answer_repeats_neither_its_question_nor_its_tex
     assert repeated == [whole, whole, True, True, True]
 
 
+async def test_a_question_that_reads_like_json_does_not_hinder_the_end(
+    chat: Chat, oracle: Oracle
+) -> None:
+    """In a value of its run, it begins in one name and ends in another."""
+    numbers = [1] * 60
+    run = await chat.ask("one", inputs={"default": f":{dump(numbers)},"})
+    value = dump({"a": numbers, "b": 2})
+    await oracle.rows(
+        f"""INSERT INTO calls (tenant_id, run_id, seq, status, call_key, outcome, node, value)
+        VALUES ('{TENANT}', 'one', 1, 'success', 'step:agent', 'result', '{{}}', '{value}')"""  # noqa: S608
+    )
+    await chat.end(run, "Yes.")
+
+    assert await values(oracle, "SELECT value::text FROM journal WHERE run_id = 'one'") == [value]
+
+
 async def test_answers_count_as_stored_bytes_until_they_are_gone(
     chat: Chat, oracle: Oracle
 ) -> None:
