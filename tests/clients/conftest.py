@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.acceptance.conftest import provider, running_provider, service
+from tests.acceptance.conftest import provider, running_provider, service, service_settings
 from tests.clients.callers import Callers
 
-__all__ = ["callers", "provider", "running_provider", "service"]
+__all__ = ["callers", "provider", "running_provider", "service", "service_settings"]
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -12,12 +12,14 @@ ADVICE: Final = 'run: psql "$DATABASE_URL" --command=ANALYZE'
 
 WITHOUT_STATISTICS: Final = """
 SELECT pg_class.relname::text FROM pg_stat_user_tables JOIN pg_class ON pg_class.oid = relid
-WHERE schemaname = current_schema() AND pg_relation_size(relid) > 8388608
+WHERE schemaname = current_schema() AND (relpages > 1000 OR n_live_tup >= 10000)
     AND last_analyze IS NULL AND last_autoanalyze IS NULL
     AND (reltuples < 0 OR n_mod_since_analyze > reltuples / 2)
 ORDER BY 1
 """
-"""Return the tables of more than 8 MiB that were never analysed.
+"""Return the tables with more than 8 MB or 10,000 rows that were never analysed.
+
+It reads only the catalogue and counters, because the size of a table waits for locks on it.
 
 A crash of the server also loses the time of the last analysis, but then the table has few changes
 since. ``reltuples`` is no proof of an analysis: building an index sets it too. Row security hides
