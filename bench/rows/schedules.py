@@ -52,7 +52,7 @@ async def measure(effort: Effort) -> Sequence[Figure]:
 def _fire(connection: psycopg.Connection[Any], number: int) -> float:
     """Return the seconds from the time at which schedules become due to the last of their runs.
 
-    Each round has schedules of its own, because a schedule starts one run for each minute.
+    Each round uses other schedules, because a schedule starts one run for each minute.
     """
     (before, _) = connection.execute(FIRED).fetchone() or (0, None)
     began = datetime.now(UTC)
