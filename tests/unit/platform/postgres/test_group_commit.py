@@ -123,6 +123,28 @@ def test_a_write_that_the_server_cannot_carry_out_fails_alone(error: Exception) 
     assert order.index("second") < order.index("poison", 1)
 
 
+class RefusalError(psycopg.DatabaseError):
+    """The error of a function of the schema that refuses a write."""
+
+    sqlstate = "CW001"
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [(RefusalError("full"), []), (psycopg.errors.CheckViolation("wrong"), ["database.refused"])],
+)
+def test_only_an_unexpected_error_is_logged(error: Exception, logged: list[str]) -> None:
+    """Both fail the write, but a refusal is the answer to a caller's request."""
+
+    async def commit(batch: Sequence[str]) -> Sequence[str]:
+        raise error
+
+    with structlog.testing.capture_logs() as lines:
+        assert written(commit, ["a"]) == [error]
+
+    assert [line["event"] for line in lines] == logged
+
+
 def test_a_write_that_was_broken_off_now_and_then_is_written() -> None:
     """An operator cancelled the batch's statement several times."""
     broken = 0
