@@ -80,8 +80,7 @@ def written(commit: Commit, writes: Sequence[str], **options: Any) -> list[Any]:
         await line.stop()
         return [task.exception() or task.result() for task in tasks]
 
-    with structlog.testing.capture_logs():
-        return run(main, 0).result
+    return run(main, 0).result
 
 
 def test_a_batch_is_bounded_in_bytes() -> None:
