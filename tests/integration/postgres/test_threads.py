@@ -57,7 +57,7 @@ async def test_a_thread_has_its_own_messages_alone(stores: Stores) -> None:
 async def test_a_batch_of_runs_does_not_wait_for_a_locked_thread(
     stores: Stores, database_url: str
 ) -> None:
-    """A run of a locked thread, or of one that is gone, is left out; the others are inserted."""
+    """It inserts the runs of free threads and runs without a thread."""
     threads = PostgresThreads(stores.engines)
     for thread_id in ("locked", "free"):
         await threads.create(thread_of("a", thread_id))

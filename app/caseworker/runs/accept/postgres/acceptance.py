@@ -87,7 +87,7 @@ RETURNING tenant_id, run_id, created_at
 A run is not inserted if a run or an earlier cancel request has its ID. It is not inserted if its
 idempotency key exists, or is locked with :data:`LOCK_KEY`. It is also not inserted if it might have
 to wait for other runs of its tenant, or if its remembered definition has changed. A run that
-answers in a thread is left out if the thread is locked or gone, so the others never wait for it.
+answers in a thread is left out if the thread is locked or gone, so the batch never waits for it.
 
 The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """
