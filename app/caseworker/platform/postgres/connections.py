@@ -268,7 +268,7 @@ _STATEMENT_NOT_FOUND = "26000"
 """A prepared statement is not known to the server: the connection leads to another session."""
 
 _REFUSED = "CW001"
-"""The state that functions of the schema raise if they refuse a statement."""
+"""SQLSTATE with which functions of the schema refuse a statement."""
 _OUTDATED_PLAN = "RevalidateCachedQuery"
 """The function of the server that rejects a prepared statement whose result columns have changed,
 as after a migration."""
@@ -289,7 +289,7 @@ def is_contended(error: BaseException | None) -> bool:
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Return whether a function of the schema refused the statement; the message says why."""
+    """Return whether a function of the schema refused the statement. The message is the reason."""
     return _code(error) == _REFUSED
 
 
