@@ -19,7 +19,7 @@ from caseworker.runs.errors import (
     TooManyPendingCancelsError,
 )
 from caseworker.runs.execute.outcome import cancelled_while_queued
-from caseworker.runs.journal.journal import late_result
+from caseworker.runs.journal.event_log import late_result
 from caseworker.runs.observers import RunNotifier
 from caseworker.runs.ports import (
     Accepted,

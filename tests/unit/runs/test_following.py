@@ -13,7 +13,7 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.events import CONTENT_CHUNK, USAGE, Event
 from caseworker.runs import service
 from caseworker.runs.errors import RunNotFoundError
-from caseworker.runs.journal.journal import EventLog, run_ended
+from caseworker.runs.journal.event_log import EventLog, run_ended
 from caseworker.runs.observers import RunNotifier
 from caseworker.runs.ports import EventPage, JournalWrite
 from caseworker.runs.read import event_followers

@@ -22,7 +22,8 @@ from caseworker.engine.events import BUDGET_WARNING, Event
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.runs.execute.accounts import Accounts, AccountsOfRun
 from caseworker.runs.execute.outcome import RunOutcome, close
-from caseworker.runs.journal.journal import RunJournal, run_ended
+from caseworker.runs.journal.event_log import run_ended
+from caseworker.runs.journal.journal import RunJournal
 from caseworker.runs.journal.replay import graph_of, reopened, spent_before, taken_over_by
 from caseworker.runs.ports import JournalStore, LateResult
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunStatus, as_ended

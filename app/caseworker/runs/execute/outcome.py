@@ -12,7 +12,7 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
 from caseworker.nodes.agent.execution import cut_off_result
 from caseworker.platform.logs.errors import message_of_error
-from caseworker.runs.journal.journal import EventLog, run_ended
+from caseworker.runs.journal.event_log import EventLog, run_ended
 from caseworker.runs.journal.replay import graph_of, tries_of
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import SpentSoFar

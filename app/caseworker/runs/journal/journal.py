@@ -11,14 +11,10 @@ an ``await`` in between are stored together.
 """
 
 import asyncio
-import re
-import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
@@ -39,20 +35,15 @@ from caseworker.core.trace.frozen_json import (
 from caseworker.core.trace.node import TERMINAL, WORKER_LOST, TraceNode
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.events import (
-    BUDGET_WARNING,
-    CALLS,
-    LATE_RESULT,
-    RESERVED,
     STREAMED,
     Event,
 )
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
-from caseworker.nodes.agent.references import part_in
-from caseworker.runs.journal.event_pairs import OpenStarts, interrupted, is_step_end
+from caseworker.runs.journal.event_log import EventLog, OpenStarts
 from caseworker.runs.journal.replay import TIERS, entries_of, spent_by_path, tries_of
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission
-from caseworker.runs.run import CallRecord, EventRecord, Run, RunStatus
+from caseworker.runs.run import CallRecord, EventRecord, Run
 
 log = structlog.get_logger(__name__)
 
@@ -68,9 +59,6 @@ ASKS = 2
 """Number of attempts that a barrier makes to get a fresh permission. After the last one the call
 proceeds, because retrying would delay a busy process, or a slow database, even more."""
 
-STEP_ENDED = "The step has ended."
-"""Reason for end events inside a step that has completed."""
-
 SOON_SECONDS = 0.05
 """Seconds for which changes are collected before they are stored, if no barrier stores them
 first."""
@@ -81,10 +69,6 @@ reading."""
 
 ROW_BYTES = 500
 """Approximate size of a journal row in bytes, without its values."""
-
-
-_OURS: Final = RESERVED | {BUDGET_WARNING, LATE_RESULT}
-_TYPE: Final = re.compile(r"(?!run\.|call\.)[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}", re.ASCII)
 
 
 class RunTooLargeError(Stop):
@@ -171,9 +155,10 @@ class RunJournal:
             streamed=run.streamed,
             open_starts=OpenStarts(run.open_starts),
             limits=limits,
+            node_of=lambda node_id: self._graph.node(node_id),
         )
         # Stored by the write that stores their closed nodes, like all events and nodes.
-        self._end(self._events.open_starts.calls(), WORKER_LOST)
+        self.end_calls(WORKER_LOST)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._closed = False
@@ -235,9 +220,6 @@ class RunJournal:
         """
         if self._closed:
             return
-        if is_step_end(event):
-            reason = event.data.get("reason") or event.data.get("error") or STEP_ENDED
-            self._end(self._events.open_starts.inside(str(event.step_id)), reason)
         self._events.add(event)
         if event.type in STREAMED:
             self._stop_waiting()
@@ -326,19 +308,11 @@ class RunJournal:
 
     def end_open(self, reason: str) -> None:
         """Emit the ends of everything that is still open when the run ends by ``reason``."""
-        self._end(self._events.open_starts.all(), reason)
+        self._events.end(self._events.open_starts.all(), reason)
 
     def end_calls(self, reason: str) -> None:
         """Emit the ends of open calls when the run is released; the next owner repeats them."""
-        self._end(self._events.open_starts.calls(), reason)
-
-    def _end(self, starts: Sequence[Event], reason: str) -> None:
-        """Emit the missing end events of ``starts``."""
-        for start in starts:
-            node = None
-            with suppress(KeyError):  # the journal of a lost process could not be read
-                node = self._graph.node(str(start.node_id))
-            self._events.add(interrupted(start, reason, node))
+        self._events.end(self._events.open_starts.calls(), reason)
 
     async def _store_changes(self) -> None:
         """Store all changes, and treat the answer as a permission to continue.
@@ -487,200 +461,3 @@ def stored_charge(charge: Charge) -> dict[str, object]:
     if charge.get(Dimension.LLM_CALLS) and charge.keys().isdisjoint(TIERS):
         stored[Dimension.LLM_CALLS_SMALL.value] = 0
     return stored
-
-
-def run_ended(
-    status: RunStatus, finish_reason: str | None, stop: Mapping[str, Any] | None
-) -> Event:
-    """Return the event that reports the end of a run."""
-    return Event(type=f"run.{status.value}", data={"finish_reason": finish_reason, "stop": stop})
-
-
-def late_result(usage: Mapping[str, Any], last_seq: int) -> tuple[EventRecord, ...]:
-    """Return the event that reports that the cost of a run changed after its end."""
-    event = Event(type=LATE_RESULT, data={"usage": dict(usage)})
-    return EventLog(last_seq=last_seq).followed_by(event)
-
-
-class EventLog:
-    """The events of one execution that are not yet confirmed as stored.
-
-    An event gets its final sequence number and time when it is emitted. Sequence numbers run from 1
-    to n without gaps, across all executions of a run. Every write contains all events that are not
-    confirmed as stored, including those of a write still in flight. So whichever write succeeds or
-    fails, the store never holds an event without its predecessors. Stored events do not change,
-    with one exception: when an answer is journaled, its streamed parts are rewritten, with the key
-    of the call instead of the text. Events that a worker lost before storing them do not count: the
-    next owner continues from the last stored sequence number.
-    """
-
-    def __init__(
-        self,
-        *,
-        last_seq: int,
-        stored_once: Set[str] = frozenset(),
-        streamed: MutableMapping[tuple[str | None, str], Any] | None = None,
-        open_starts: OpenStarts | None = None,
-        limits: ValueLimits = USUAL_LIMITS,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        """Continue after the last stored event, which has the sequence number ``last_seq``.
-
-        ``stored_once`` holds the deduplication keys of events that must not be stored again.
-        ``streamed`` maps step ID and event type to answers of which earlier owners stored only a
-        part. When such an answer ends or restarts, its entry is removed. ``open_starts`` are the
-        stored starts without an end. ``now`` returns Unix time.
-        """
-        self.open_starts = open_starts or OpenStarts()
-        """The starts that have no end yet."""
-        self._last_seq = last_seq
-        self._stored_once = stored_once
-        self._streamed = {} if streamed is None else streamed
-        self._limits = limits
-        self.size_bytes = 0
-        """Total data size, in bytes, of all events so far."""
-        self._now = now
-        self._fresh: list[_Fresh] = []
-        self._numbered: list[EventRecord] = []
-        self._parts: dict[tuple[str | None, str], list[_Fresh]] = {}
-        """Parts of answers that are not journaled yet, by step and type, from offset 0."""
-        self._shortened: list[EventRecord] = []
-        """Stored parts to rewrite because their texts are journaled now."""
-
-    def __bool__(self) -> bool:
-        """Return whether there are events that may not be stored yet."""
-        return bool(self._fresh or self._numbered or self._shortened)
-
-    @property
-    def stored_seq(self) -> int:
-        """Sequence number of the last event that is confirmed as stored."""
-        return self._last_seq - len(self._numbered)
-
-    @property
-    def streams(self) -> bool:
-        """Whether the last event is part of a streamed answer and not yet sent to the store."""
-        return bool(self._fresh) and self._fresh[-1].event.type in STREAMED
-
-    def add(self, event: Event) -> None:
-        """Append an event to the buffer, unless it is stored or ends nothing that is open.
-
-        Raises:
-            ValueTooLargeError: the data exceeds a limit.
-            ValueError: the data is not JSON, or the event type is reserved or malformed.
-        """
-        if event.type not in _OURS and not _TYPE.fullmatch(event.type):
-            raise ValueError(
-                "An event's type is a dotted word, and run.* and call.* are not for nodes."
-            )
-        if event.once_key is not None and event.once_key in self._stored_once:
-            return
-        if not self.open_starts.add(event):
-            return
-        # Events of the gateway are known to be JSON and immutable, so they need no copy.
-        is_small = not event.data or event.type in CALLS
-        data = event.data if is_small else self._frozen(event)
-        if event.answer_of is not None:
-            self._shorten(event.step_id, event.answer_of)
-        fresh = _Fresh(event, data, self._now())
-        self._fresh.append(fresh)
-        if event.type in STREAMED:
-            parts = self._parts.setdefault((event.step_id, event.type), [])
-            if not data.get("offset"):
-                parts.clear()
-                self._streamed.pop((event.step_id, event.type), None)
-            parts.append(fresh)
-
-    def _shorten(self, step_id: str | None, call_key: str) -> None:
-        """Replace streamed texts of a step's answer with a reference to the journaled call."""
-        for kind in STREAMED:
-            self._streamed.pop((step_id, kind), None)
-            for part in self._parts.pop((step_id, kind), ()):
-                full_data, part.data = part.data, part_in(call_key, part.data)
-                if part.data is full_data:
-                    continue
-                part.full_data, record = full_data, part.record
-                if record is None:
-                    continue
-                shorter = replace(record, data=part.data, full_data=full_data)
-                at = record.seq - self._numbered[0].seq if self._numbered else -1
-                if at < 0:
-                    self._shortened.append(shorter)
-                else:
-                    self._numbered[at] = shorter
-
-    def _frozen(self, event: Event) -> Any:
-        """Copy the data of an event in the form that the store returns."""
-        limits = self._limits
-        try:
-            frozen = freeze(
-                dict(event.data),
-                max_bytes=limits.max_event_bytes,
-                max_depth=limits.max_depth,
-                key="limits.max_event_kb",
-            )
-        except ValueTooLargeError as error:
-            raise ValueTooLargeError(f"The data of event {event.type} {error}.") from None
-        self.size_bytes += frozen.size_bytes
-        return frozen.value()
-
-    def unconfirmed(self) -> tuple[EventRecord, ...]:
-        """Return all events that may not be stored yet, in order, with their sequence numbers."""
-        for each in self._fresh:
-            self._last_seq += 1
-            each.record = _event_record(
-                self._last_seq, each.event, each.data, each.at, full_data=each.full_data
-            )
-            self._numbered.append(each.record)
-        self._fresh.clear()
-        return (*self._shortened, *self._numbered)
-
-    def confirm(self, stored: Sequence[EventRecord]) -> None:
-        """Drop events that are stored now, except parts of answers that have changed since."""
-        if self._shortened:
-            stored_ids = set(map(id, stored))
-            self._shortened = [each for each in self._shortened if id(each) not in stored_ids]
-        if stored and self._numbered:
-            beyond = max(0, stored[-1].seq - self._numbered[0].seq + 1)
-            ended = zip(self._numbered[:beyond], stored[-beyond:], strict=False)
-            self._shortened += (ours for ours, theirs in ended if ours is not theirs)
-            del self._numbered[:beyond]
-
-    def followed_by(self, event: Event) -> tuple[EventRecord, ...]:
-        """Return the unconfirmed events followed by ``event``, which is not added to the buffer.
-
-        The event is not buffered, because the store may reject the end that it reports.
-        """
-        pending = self.unconfirmed()
-        return (*pending, _event_record(self._last_seq + 1, event, event.data, self._now()))
-
-
-@dataclass(slots=True)
-class _Fresh:
-    """A new event and, once it is numbered, its record."""
-
-    event: Event
-    data: Mapping[str, Any]
-    at: float
-    full_data: Mapping[str, Any] | None = None
-    """The data with its text, if ``data`` refers to the call that stores the text."""
-    record: EventRecord | None = None
-
-
-def _event_record(
-    seq: int,
-    event: Event,
-    data: Mapping[str, Any],
-    at: float,
-    *,
-    full_data: Mapping[str, Any] | None = None,
-) -> EventRecord:
-    return EventRecord(
-        seq=seq,
-        ts=datetime.fromtimestamp(at, UTC),
-        type=event.type,
-        step_id=event.step_id,
-        node_id=event.node_id,
-        data=data,
-        once_key=event.once_key,
-        full_data=full_data,
-    )

@@ -42,7 +42,7 @@ from caseworker.runs.errors import (
 )
 from caseworker.runs.execute.outcome import cancelled_while_queued, stopped_while_queued
 from caseworker.runs.execute.postgres.approvals import suspend_in
-from caseworker.runs.journal.journal import late_result
+from caseworker.runs.journal.event_log import late_result
 from caseworker.runs.journal.postgres.journal_rows import (
     call_to_json,
     event_to_json,

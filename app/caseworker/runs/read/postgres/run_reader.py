@@ -17,7 +17,7 @@ from caseworker.core.trace.node import ATTEMPT, number_of
 from caseworker.engine.events import CONTENT_CHUNK, Event
 from caseworker.engine.ports import CallOutcome
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.journal.event_pairs import ENDS, STARTS
+from caseworker.runs.journal.event_log import ENDS, STARTS
 from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.journal.postgres.journal_rows import (
     call_from_row,
@@ -153,7 +153,7 @@ SELECT start.* FROM open, LATERAL (
     WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq = open.seq OFFSET 0
 ) start ORDER BY first
 """  # noqa: S608
-"""Return the start events of a run that have no end event, as in ``runs/journal/event_pairs.py``.
+"""Return the start events of a run that have no end event, as in ``runs/journal/event_log.py``.
 
 A resumed step is ordered by its first start, which precedes all starts inside it.
 
