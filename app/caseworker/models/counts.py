@@ -252,14 +252,12 @@ def is_possible(usage: TokenUsage, text: str = "") -> bool:
     numbers += usage.provider_tool_uses.values()
     if set(map(type, numbers)) != {int} or min(numbers) < 0 or max(numbers) > MAX_COUNT:
         return False
-    parts = (
-        (usage.tokens_cached + usage.tokens_cache_written, usage.tokens_in),
-        (usage.tokens_cache_written_1h, usage.tokens_cache_written),
-        (usage.tokens_audio_in, usage.tokens_in),
-        (usage.tokens_audio_out, usage.tokens_out),
-        (usage.tokens_reasoning, usage.tokens_out),
-    )
-    if any(part > total for part, total in parts):
+    if (
+        usage.tokens_cached + usage.tokens_cache_written > usage.tokens_in
+        or usage.tokens_cache_written_1h > usage.tokens_cache_written
+        or usage.tokens_audio_in > usage.tokens_in
+        or max(usage.tokens_audio_out, usage.tokens_reasoning) > usage.tokens_out
+    ):
         return False
     most_words = (usage.tokens_out + 1) * _WORDS_PER_TOKEN
     # A word has a letter and an end, so that short texts need no search.

@@ -12,7 +12,8 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress, repeat
+from operator import is_
 from typing import Any, Final, final
 
 import orjson
@@ -155,11 +156,12 @@ def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int,
                 continue
             items: Sequence[Any] = level
             if len(kinds) > 1:
-                items = [each for each in level if type(each) is kind]
+                items = [*compress(level, map(is_, map(type, level), repeat(kind)))]
             if kind is str:
                 size += sum(map(len, items))
             elif kind is int:
-                size += sum([each.bit_length() >> 2 for each in items if each >> 24])
+                if min(items) < 0 or max(items) >> 24:
+                    size += sum([each.bit_length() >> 2 for each in items if each >> 24])
             elif kind is float:
                 zeros = sum(map(_zeros, items))
                 digits, size = digits + zeros, size + zeros
@@ -173,7 +175,8 @@ def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int,
                 if not issubclass(kind, dict):
                     inner.append(items)
                 elif size <= max_bytes:
-                    size += sum(map(_name_bytes, chain.from_iterable(items)))
+                    names = [*chain.from_iterable(items)]
+                    size += 3 * len(names) + sum(map(len, filter(str.__instancecheck__, names)))
                     inner.append(map(kind.values, items))
             elif issubclass(kind, str):
                 size += sum(map(len, items))
@@ -189,6 +192,3 @@ def _zeros(number: float) -> int:
         return 0
     return int(abs(math.log10(abs(number))))
 
-
-def _name_bytes(name: object) -> int:
-    return 3 + len(name) if isinstance(name, str) else 3

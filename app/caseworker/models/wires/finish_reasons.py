@@ -133,5 +133,7 @@ def incomplete_of(reasons: Iterable[str | None], *, refusal: str = "") -> Incomp
     """Derive from the finish reasons why an answer is incomplete; None if it is complete."""
     if refusal.strip():
         return Incomplete.REFUSAL
-    meanings = map(meaning_of, reasons)
-    return next((each for each in meanings if isinstance(each, Incomplete)), None)
+    for meaning in map(meaning_of, reasons):
+        if isinstance(meaning, Incomplete):
+            return meaning
+    return None

@@ -223,7 +223,7 @@ class EventLog:
         self.size_bytes = 0
         """Total data size, in bytes, of all events so far."""
         self._now = now
-        self._node_of = node_of
+        self.node_of = node_of
         self._fresh: list[_Fresh] = []
         self._numbered: list[EventRecord] = []
         self._parts: dict[tuple[str | None, str], list[_Fresh]] = {}
@@ -283,9 +283,9 @@ class EventLog:
         """Append the missing end events of ``starts``."""
         for start in starts:
             node = None
-            if self._node_of is not None:
+            if self.node_of is not None:
                 with suppress(KeyError):  # the journal of a lost process could not be read
-                    node = self._node_of(str(start.node_id))
+                    node = self.node_of(str(start.node_id))
             self.add(_interrupted(start, reason, node))
 
     def _shorten(self, step_id: str | None, call_key: str) -> None:

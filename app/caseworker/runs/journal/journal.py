@@ -155,7 +155,7 @@ class RunJournal:
             streamed=run.streamed,
             open_starts=OpenStarts(run.open_starts),
             limits=limits,
-            node_of=lambda node_id: self._graph.node(node_id),
+            node_of=graph.node,
         )
         # Stored by the write that stores their closed nodes, like all events and nodes.
         self.end_calls(WORKER_LOST)
@@ -296,6 +296,7 @@ class RunJournal:
         """
         if graph is not None and graph is not self._graph:
             self._graph, self._revision = graph, 0
+            self._events.node_of = graph.node
         self._closed = True
         self._stop_waiting()
         if self._pending_write is not None:
