@@ -99,7 +99,7 @@ SHARED: Final = {
     "caseworker/runs/execute/executor.py RunSlots": "run slots",
     "caseworker/runs/execute/executor.py Semaphore": "releases of runs at the end of a process",
     "caseworker/runs/execute/executor.py StepSlots": "steps of a run",
-    "caseworker/runs/accept/postgres/definition_heads.py GroupCommit": (
+    "caseworker/features/definitions/postgres/definition_heads.py GroupCommit": (
         "commits of the journal and of accepted runs, look-ups of definitions"
     ),
     "caseworker/runs/journal/postgres/journal.py GroupCommit": (

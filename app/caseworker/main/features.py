@@ -10,6 +10,7 @@ from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
 from caseworker.features.audit.feature import AUDIT
 from caseworker.features.catalog.feature import CATALOG
+from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
 from caseworker.features.external.feature import EXTERNAL
@@ -25,7 +26,6 @@ from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
-from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.http import events, problems, statistics, traces
 from caseworker.runs.http.admission import (
     Admissions,

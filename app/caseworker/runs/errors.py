@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.quotas import RateState
-from caseworker.runs.run import DefinitionRef
 
 
 class RunNotFoundError(LookupError):
@@ -105,28 +104,3 @@ class GraphRefusedError(ValueError):
         super().__init__(f"{len(problems)} problems")
         self.problems = tuple(problems)
         self.kind = kind
-
-
-class DefinitionNotFoundError(LookupError):
-    """The definition or version does not exist or belongs to another tenant."""
-
-    def __init__(self, ref: DefinitionRef) -> None:
-        super().__init__(ref.name)
-        self.ref = ref
-
-
-class DefinitionInUseError(Exception):
-    """Other definitions contain the definition that was to be deleted."""
-
-    def __init__(self, ref: DefinitionRef, users: Sequence[DefinitionRef]) -> None:
-        super().__init__(f"{len(users)} definitions contain it")
-        self.ref = ref
-        self.users = tuple(users)
-
-
-class ContainedDefinitionGoneError(Exception):
-    """While a definition was being validated, one that it contains was deleted."""
-
-
-class DefinitionsTooLargeError(Exception):
-    """The total size of the definitions to load exceeds the limit."""

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import KeepOutcome
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.retention.sweep import Retention
@@ -23,7 +24,6 @@ from caseworker.main.features import DROPS
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.schema_version import upgrade
 from caseworker.runs.accept.postgres.acceptance import RunInsert
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
 from caseworker.runs.run import DefinitionRef, Run, RunKey

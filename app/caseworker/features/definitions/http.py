@@ -8,6 +8,12 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Body, Path, Query, Response
 
 from caseworker.core.graph.validation import Problem, Severity
+from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.registration import (
+    DefinitionInUseError,
+    DefinitionNotFoundError,
+    Registered,
+)
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.nodes.nesting import DefinitionKind
@@ -15,9 +21,7 @@ from caseworker.platform.http.bodies import DocumentedAs, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
-from caseworker.runs.accept.definitions import Definitions
-from caseworker.runs.errors import DefinitionInUseError, DefinitionNotFoundError
-from caseworker.runs.graphs import Definition, DefinitionVersion, Registered
+from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.http.definition_body import (
     MAX_VERSION,
     DefinitionName,

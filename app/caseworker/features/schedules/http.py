@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from caseworker.features.definitions.http import NOT_FOUND
+from caseworker.features.definitions.registration import DefinitionNotFoundError
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.cron_times import (
     CRON,
@@ -43,7 +44,7 @@ from caseworker.platform.http.problems import (
 )
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.platform.validation import refusal
-from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.body import (
     POST_HEADERS,

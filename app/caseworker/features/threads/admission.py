@@ -16,6 +16,8 @@ from pydantic import Field, StringConstraints, model_validator
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.prepared import PreparedGraph
+from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.registration import DefinitionNotFoundError
 from caseworker.features.threads.service import PlannedReply, derived_id
 from caseworker.features.threads.thread import (
     Thread,
@@ -30,8 +32,7 @@ from caseworker.platform.http.problems import (
     Violation,
 )
 from caseworker.platform.validation import refusal
-from caseworker.runs.accept.definitions import Definitions
-from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import (
     Admissions,
     GraphAdmission,
