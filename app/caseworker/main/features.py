@@ -21,12 +21,13 @@ from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
 from caseworker.features.spend.feature import SPEND
 from caseworker.features.threads.feature import THREADS
+from caseworker.features.traces.feature import TRACES
 from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
-from caseworker.runs.http import events, problems, statistics, traces
+from caseworker.runs.http import events, problems, statistics
 from caseworker.runs.http.admission import (
     Admissions,
     AgentAdmission,
@@ -63,7 +64,7 @@ def _open_runs(parts: Parts) -> Opened:
 
 RUNS: Final = Feature(
     name="runs",
-    routes=[*traces.router.routes, *events.router.routes, *statistics.router.routes],
+    routes=[*events.router.routes, *statistics.router.routes],
     errors=problems.ERRORS,
     problems=problems.PROBLEMS,
     tables=[
@@ -83,6 +84,7 @@ FEATURES: Final[Sequence[Feature]] = (
     ACCESS,
     QUOTAS,
     DEFINITIONS,
+    TRACES,
     RUNS,
     EXTERNAL,
     GATEWAY,

@@ -28,6 +28,7 @@ from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.branches import PostgresBranches
+from caseworker.features.traces.payloads import PayloadReading
 from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import DROPS, open_features
@@ -63,7 +64,6 @@ from caseworker.runs.execute.queue.worker import QueueTimes, QueueWorker, claims
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
-from caseworker.runs.read.payloads import PayloadReading
 from caseworker.runs.recover.heartbeat import Heartbeat, Loops
 from caseworker.runs.recover.postgres import (
     STALLED_AFTER,

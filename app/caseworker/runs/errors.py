@@ -30,10 +30,6 @@ class SourceNotEndedError(Exception):
     """The run to resume has not ended."""
 
 
-class CallNotFoundError(LookupError):
-    """The run has no call with this node ID."""
-
-
 class ApprovalNotFoundError(LookupError):
     """The run has no approval with this ID."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, GraphStep, StepGraph
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import DefinitionRef
@@ -116,3 +117,26 @@ class RunnableGraphs(Protocol):
             GraphRefusedError: the graph uses other models; each problem has a location.
         """
         ...
+
+
+def shape_of(graph: Mapping[str, Any]) -> StepGraph:
+    """Return the structure of a stored graph; it is valid, because it was checked on acceptance."""
+    entry = graph.get("entry")
+    return StepGraph(
+        id="",
+        steps=tuple(
+            GraphStep(id=step["id"], type=step["type"], data=step["data"])
+            for step in graph.get("steps", ())
+        ),
+        edges=tuple(
+            Edge(
+                source=edge["source"],
+                target=edge["target"],
+                channel=Channel(edge["data"]["channel"]),
+                source_handle=edge.get("source_handle", DEFAULT_HANDLE),
+                target_handle=edge.get("target_handle", DEFAULT_HANDLE),
+            )
+            for edge in graph.get("edges", ())
+        ),
+        entry=None if entry is None else tuple(entry),
+    )

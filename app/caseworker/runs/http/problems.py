@@ -21,7 +21,6 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.validation import field_of
 from caseworker.runs.errors import (
-    CallNotFoundError,
     GraphRefusedError,
     IdempotencyMismatchError,
     InvalidRunError,
@@ -94,14 +93,6 @@ RUN_NOT_FOUND = ProblemType(
     status=404,
     title="Run not found",
     detail="No run has this ID. A pending cancel request does not create a run.",
-)
-CALL_NOT_FOUND = ProblemType(
-    slug="call-not-found",
-    status=404,
-    title="Call not found",
-    detail=(
-        "The run has no call with this node ID. GET /runs/{run_id}/trace lists the calls in nodes."
-    ),
 )
 RUN_CONFLICT = ProblemType(
     slug="run-conflict",
@@ -204,7 +195,6 @@ ERRORS: Errors = {
     IdempotencyMismatchError: IDEMPOTENCY_MISMATCH,
     InvalidRunError: lambda error: invalid(error.field, str(error)),
     GraphRefusedError: graph_refused,
-    CallNotFoundError: CALL_NOT_FOUND,
     TooManyPendingCancelsError: TOO_MANY_PENDING_CANCELS,
     QueueFullError: _queue_full,
     QuotaExceededError: _quota_exceeded,
