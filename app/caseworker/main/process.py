@@ -19,6 +19,8 @@ import structlog
 
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
+from caseworker.features.approvals.approvals import RunApprovals, RunDesk
+from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import ArtifactLimits, RunArtifacts
 from caseworker.features.external.session import ProviderObjects
@@ -48,9 +50,7 @@ from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_
 from caseworker.platform.postgres.schema_version import is_current
 from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
 from caseworker.runs.execute.accounts import Accounts
-from caseworker.runs.execute.approvals import RunApprovals
 from caseworker.runs.execute.executor import ExecutorLimits, RunExecutor
-from caseworker.runs.execute.postgres.approvals import PostgresApprovals
 from caseworker.runs.execute.postgres.event_watch import EventWatch
 from caseworker.runs.execute.postgres.runs import PostgresRuns, StoreLimits
 from caseworker.runs.execute.queue.background import (
@@ -367,7 +367,7 @@ class Process:
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
-            approvals=self._approvals,
+            approvals=partial(RunDesk, self._approvals),
             observers=self.telemetry.observers,
             accounts=self._accounts,
             branches=self._branches,

@@ -30,22 +30,6 @@ class SourceNotEndedError(Exception):
     """The run to resume has not ended."""
 
 
-class ApprovalNotFoundError(LookupError):
-    """The run has no approval with this ID."""
-
-
-class ApprovalDecidedError(Exception):
-    """The approval was already decided or timed out, or its run has ended."""
-
-
-class InvalidArgumentsError(ValueError):
-    """Arguments violate their schema; each problem names a field and explains how to fix it."""
-
-    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
-        super().__init__(f"{len(problems)} problems")
-        self.problems = tuple(problems)
-
-
 class ArtifactNotFoundError(LookupError):
     """The run has no such file, or the file was deleted."""
 

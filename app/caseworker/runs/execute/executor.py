@@ -28,7 +28,7 @@ from caseworker.core.budget.stops import (
 )
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
-from caseworker.engine.approvals import Approvals
+from caseworker.engine.approvals import ApprovalDesk, Approvals
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import LoopTurns, StepSlots
 from caseworker.engine.driver import GraphExecution
@@ -51,7 +51,6 @@ from caseworker.platform.fair_slots import TENANT, share_of
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.runs.errors import BranchNotFoundError
 from caseworker.runs.execute.accounts import Accounts
-from caseworker.runs.execute.approvals import ApprovalStore, RunDesk
 from caseworker.runs.execute.execution import ActiveRun, Execution
 from caseworker.runs.execute.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
 from caseworker.runs.execute.plan import RunGraphs
@@ -177,7 +176,7 @@ class RunExecutor:
         services: Mapping[type, Any],
         limits: ExecutorLimits,
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
-        approvals: ApprovalStore | None = None,
+        approvals: Callable[[Run, CancellationToken], ApprovalDesk] | None = None,
         observers: RunObservers | None = None,
         accounts: Accounts | None = None,
         branches: Branches | None = None,
@@ -609,7 +608,7 @@ class RunExecutor:
         if self._artifacts is not None:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
         if self._approvals is not None:
-            services[Approvals] = Approvals(RunDesk(self._approvals, run, execution.token))
+            services[Approvals] = Approvals(self._approvals(run, execution.token))
         slots = StepSlots(self._limits.max_parallel_steps, self._turns)
         context = execution.context(
             services,

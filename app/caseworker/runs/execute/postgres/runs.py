@@ -41,7 +41,7 @@ from caseworker.runs.errors import (
     TooManyPendingCancelsError,
 )
 from caseworker.runs.execute.outcome import cancelled_while_queued, stopped_while_queued
-from caseworker.runs.execute.postgres.approvals import suspend_in
+from caseworker.runs.execute.postgres.suspension import suspend_in
 from caseworker.runs.journal.journal import late_result
 from caseworker.runs.journal.postgres.journal_rows import (
     call_to_json,
