@@ -52,7 +52,7 @@ SHARED: Final = {
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,
-    "caseworker/features/spend/postgres.py FairSlots": SUMS,
+    "caseworker/features/spend/postgres/spend.py FairSlots": SUMS,
     "caseworker/features/telemetry/span_export.py _Bare": "spans that wait for their export",
     "caseworker/features/telemetry/process_metrics.py Lock": OF_ONE,
     "caseworker/features/webhooks/feature.py BackgroundQueue": "webhook attempts",

@@ -20,6 +20,7 @@ from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
 from caseworker.features.spend.feature import SPEND
+from caseworker.features.statistics.feature import STATISTICS
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.traces.feature import TRACES
 from caseworker.features.webhooks.feature import WEBHOOKS
@@ -27,7 +28,7 @@ from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
-from caseworker.runs.http import events, problems, statistics
+from caseworker.runs.http import events, problems
 from caseworker.runs.http.admission import (
     Admissions,
     AgentAdmission,
@@ -64,7 +65,7 @@ def _open_runs(parts: Parts) -> Opened:
 
 RUNS: Final = Feature(
     name="runs",
-    routes=[*events.router.routes, *statistics.router.routes],
+    routes=events.router.routes,
     errors=problems.ERRORS,
     problems=problems.PROBLEMS,
     tables=[
@@ -86,6 +87,7 @@ FEATURES: Final[Sequence[Feature]] = (
     DEFINITIONS,
     TRACES,
     RUNS,
+    STATISTICS,
     EXTERNAL,
     GATEWAY,
     ARTIFACTS,
