@@ -25,8 +25,8 @@ from caseworker.features.approvals.approvals import (
     RunApprovals,
     RunDesk,
 )
+from caseworker.main.loops import Loops
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.recover.heartbeat import Loops
 from caseworker.runs.run import (
     CallRecord,
     NewRun,
