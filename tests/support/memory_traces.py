@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from caseworker.runs.paging import Page
+from caseworker.platform.paging import Page
 from caseworker.runs.ports import CancelStatus, RunFilter, SpentSoFar
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
 from tests.support.memory_rows import Row, journal_of, spent_of

@@ -36,7 +36,7 @@ from caseworker.runs.http.admission import (
     ExternalAdmission,
     GraphAdmission,
 )
-from caseworker.runs.http.event_stream import EventStreams
+from caseworker.runs.http.events import EventStreams
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.kinds import CASE_STEP
 from caseworker.runs.postgres.retention import (

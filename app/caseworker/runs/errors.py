@@ -1,10 +1,11 @@
 """Errors that run operations raise; they are independent of HTTP."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.quotas import RateState
 
 
 class RunNotFoundError(LookupError):
@@ -54,6 +55,19 @@ class TooManyPendingCancelsError(Exception):
     """Too many cancel requests are stored for runs that do not exist."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateState:
+    """The state of a tenant's rate limit, as sent in response headers."""
+
+    limit: int
+    """Maximum number of runs per minute."""
+    remaining: int
+    """Number of runs that may be sent immediately."""
+    reset_seconds: int
+    """Seconds until another run may be sent. If one may be sent now, seconds until the full
+    allowance is available."""
+
+
 class QueueFullError(Exception):
     """The queue is full: it already holds the maximum number of runs."""
 
@@ -84,3 +98,40 @@ class GraphRefusedError(ValueError):
         super().__init__(f"{len(problems)} problems")
         self.problems = tuple(problems)
         self.kind = kind
+
+
+def _plainly(amount: Decimal | int) -> str:
+    return f"{Decimal(amount).normalize():f}"
+
+
+class QuotaExceededError(Exception):
+    """A request would exceed a quota of the tenant."""
+
+    def __init__(
+        self,
+        dimension: str,
+        *,
+        used: Decimal | int,
+        limit: Decimal | int,
+        retry_after_seconds: int,
+        reserved: Decimal | int = 0,
+        requested: Decimal | int = 1,
+        rate: RateState | None = None,
+    ) -> None:
+        super().__init__(
+            f"{dimension}: {_plainly(used)} used, {_plainly(reserved)} reserved, "
+            f"{_plainly(requested)} requested, limit {_plainly(limit)}"
+        )
+        self.dimension = dimension
+        self.used = used
+        self.reserved = reserved
+        self.requested = requested
+        self.limit = limit
+        self.retry_after_seconds = retry_after_seconds
+        self.rate = rate
+
+    @property
+    def amounts(self) -> Mapping[str, Decimal | int]:
+        """Used, reserved and requested amounts, and the limit, by name."""
+        names = ("used", "reserved", "requested", "limit")
+        return {name: getattr(self, name) for name in names}

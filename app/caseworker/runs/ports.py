@@ -13,8 +13,8 @@ from caseworker.core.budget.accounts import Hold, HoldAnswer, HoldKey
 from caseworker.core.budget.usage import Charge
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
-from caseworker.runs.paging import Page
-from caseworker.runs.quotas import RateState
+from caseworker.platform.paging import Page
+from caseworker.runs.errors import RateState
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,

@@ -24,8 +24,8 @@ from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.accept.postgres.quotas import LOCK
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observers import RunObservers
-from caseworker.runs.quotas import Queueing, Quota
-from caseworker.runs.run import RunKey, RunStatus
+from caseworker.runs.quotas import Quota
+from caseworker.runs.run import Queueing, RunKey, RunStatus
 from tests.integration.postgres.hourly import HOURLY, SCHEDULED_RUN
 from tests.support.limits import store_limits
 from tests.support.stores import CANCEL_REQUEST, NotingObserver, Oracle, Stores, end_of, new_run

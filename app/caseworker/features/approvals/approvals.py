@@ -17,11 +17,11 @@ from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
 from caseworker.nodes.fields import joined
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.paging import Page
 from caseworker.platform.validation import field_of
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.execute.release import when_there
 from caseworker.runs.journal.journal import lost_run
-from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError

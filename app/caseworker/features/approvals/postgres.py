@@ -24,11 +24,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
 from caseworker.features.approvals.approvals import Approval, Deciding
+from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import storable
 from caseworker.runs.execute.postgres.suspension import LOCK_OWNED
 from caseworker.runs.observers import RunNotifier
-from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.postgres.listener import DECISION_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs

@@ -36,6 +36,7 @@ from caseworker.features.definitions.registration import (
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
 from caseworker.platform.fair_threads import PacedThread
+from caseworker.platform.paging import Page
 from caseworker.platform.suggestions import MAX_NAMES, suggestion
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import (
@@ -46,7 +47,6 @@ from caseworker.runs.graphs import (
     RunnableGraph,
 )
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.paging import Page
 from caseworker.runs.run import DefinitionRef
 
 COMPILED_BYTES = 512 * 1024

@@ -21,6 +21,7 @@ from caseworker.platform.http.bodies import DocumentedAs, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
+from caseworker.platform.paging import Page
 from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.http.definition_body import (
     MAX_VERSION,
@@ -32,7 +33,6 @@ from caseworker.runs.http.definition_body import (
 from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS
 from caseworker.runs.http.problems import QUOTA_EXCEEDED, words_of
-from caseworker.runs.paging import Page
 from caseworker.runs.run import DefinitionRef
 
 NOT_FOUND = {

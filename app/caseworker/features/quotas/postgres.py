@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.quotas.usage import WARN_PERCENT, NearlyFull, QuotaUse, TenantQuota
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
@@ -24,7 +25,7 @@ from caseworker.runs.accept.postgres.quotas import (
 )
 from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
 from caseworker.runs.postgres.rows import Row
-from caseworker.runs.quotas import STORED, WARN_PERCENT, NearlyFull, Quota, QuotaUse, TenantQuota
+from caseworker.runs.quotas import STORED, Quota
 
 _PUT = f"""
 INSERT INTO quotas (tenant_id, {", ".join(FIELDS)})

@@ -200,7 +200,7 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
             await request.service(WebhookCheck).require_secret(tenant)
         new = await (await request.service(Admissions).new_run(body, request)).current()
         quota = (await request.service(PostgresQuotas).get(tenant)).quota
-        await new.require_models_of(quota)
+        await new.require_models_of(quota.models)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
         problem = request.problem_of(error)
         violations_ = [Violation(f"run.{each.field}", each.message) for each in problem.violations]

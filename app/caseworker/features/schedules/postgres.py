@@ -34,11 +34,11 @@ from caseworker.features.schedules.schedule import (
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
+from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.accept.postgres.quotas import quota_of, storing
 from caseworker.runs.execute.postgres.runs import StoreLimits
-from caseworker.runs.paging import Page
 from caseworker.runs.postgres.rows import (
     Row,
     decode_cursor,

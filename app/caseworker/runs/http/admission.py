@@ -56,10 +56,10 @@ from caseworker.runs.http.definition_body import DefinitionByName
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import AGENT_STEP, EXTERNAL_STEP, KINDS
-from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import (
     DefinitionRef,
     NewRun,
+    Queueing,
     RememberedVersion,
     RunKey,
     RunKind,

@@ -25,6 +25,8 @@ from caseworker.runs.errors import (
     IdempotencyMismatchError,
     InvalidRunError,
     QueueFullError,
+    QuotaExceededError,
+    RateState,
     RunConflictError,
     RunNotEndedError,
     RunNotFoundError,
@@ -32,7 +34,6 @@ from caseworker.runs.errors import (
     SourceNotFoundError,
     TooManyPendingCancelsError,
 )
-from caseworker.runs.quotas import QuotaExceededError, RateState
 
 MAX_GRAPH_VIOLATIONS = 100
 """Maximum number of graph problems reported in one response."""

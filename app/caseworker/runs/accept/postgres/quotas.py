@@ -15,9 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.core.budget.accounts import TENANT
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.json_text import dump
+from caseworker.runs.errors import QuotaExceededError, RateState
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.run_statements import BY_CALLS
-from caseworker.runs.quotas import UNLIMITED, Quota, QuotaExceededError, RateState
+from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import NewRun
 
 RETRY_SECONDS = 2
@@ -156,7 +157,7 @@ class RunAdmission:
             GraphRefusedError: the run uses a model that the tenant may not use.
         """
         quota = self.quota
-        await self.new.require_models_of(quota)
+        await self.new.require_models_of(quota.models)
         rate = await self._take_rate(connection)
         # A rejected run is rolled back and consumes none of the rate.
         rate_after = None if rate is None else replace(rate, remaining=rate.remaining + 1)

@@ -28,6 +28,7 @@ from caseworker.runs.accept.postgres.acceptance import (
     COUNT_QUEUED_OF,
     LOCK_KEY,
     RunInsert,
+    few_of_queue,
 )
 from caseworker.runs.accept.postgres.acceptance import (
     UNLIMITED as UNLIMITED_QUEUE,
@@ -83,7 +84,7 @@ from caseworker.runs.postgres.run_statements import (
     WRITE_EVENTS,
 )
 from caseworker.runs.postgres.tables import of_run, runs
-from caseworker.runs.quotas import UNLIMITED, Quota, few_of_queue
+from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.read.postgres.run_listing import can_be_stopped, stoppable
 from caseworker.runs.read.postgres.run_reader import (
     RUN_OF_KEY,

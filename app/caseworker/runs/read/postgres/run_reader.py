@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.core.trace.node import ATTEMPT, number_of
 from caseworker.engine.events import CONTENT_CHUNK, Event
 from caseworker.engine.ports import CallOutcome
+from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.journal.event_pairs import ENDS, STARTS
 from caseworker.runs.journal.postgres.journal import PostgresJournal
@@ -26,7 +27,6 @@ from caseworker.runs.journal.postgres.journal_rows import (
     whole_once,
 )
 from caseworker.runs.journal.replay import charge_of
-from caseworker.runs.paging import Page
 from caseworker.runs.ports import EventPage, Notification, RunFilter, SpentSoFar
 from caseworker.runs.postgres.rows import encode_cursor, run_from_row
 from caseworker.runs.postgres.run_statements import SPENT
