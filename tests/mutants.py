@@ -82,7 +82,7 @@ NEAR: Final[Mapping[str, str]] = {
     " acceptance/test_metrics acceptance/test_trace_context",
     "features/threads": "unit/features/threads contract/test_http_threads contract/test_thread_*"
     " integration/postgres/test_threads acceptance/test_threads_over_sockets",
-    "features/traces": "contract/test_http_traces contract/test_http_calls unit/runs/test_payloads",
+    "features/traces": "contract/test_http_traces contract/test_http_calls",
     "features/webhooks": "unit/features/webhooks contract/test_http_webhooks"
     " integration/test_webhook_sender integration/postgres/test_webhook_deliveries"
     " acceptance/test_webhooks",

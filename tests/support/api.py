@@ -17,7 +17,7 @@ from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.features.threads.service import Chats
 from caseworker.main.process import Process
 from caseworker.main.server import build_app

@@ -34,7 +34,8 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.accounts import Accounts
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.postgres.enforcement import QuotaChecks
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.traces.payloads import PayloadReading
@@ -531,6 +532,7 @@ def store_limits(settings: Settings) -> StoreLimits:
         max_pending_cancels=settings.cancellation.max_early_intents,
         max_queued=settings.admission.max_queued,
         quota=settings.quotas.quota,
+        checks=QuotaChecks(),
         accept_timeout_seconds=settings.server.request_timeout_seconds,
     )
 

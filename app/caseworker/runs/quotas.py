@@ -6,9 +6,11 @@ cost (:mod:`caseworker.core.budget.accounts`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
+
+from caseworker.platform.caller import DEFAULT_TENANT
 
 STORED: Final = ("stored_bytes", "definitions", "threads")
 """Names of the storage dimensions, as in :class:`QuotaUse`."""
@@ -34,6 +36,15 @@ class Quota:
     max_threads: int | None = None
     models: tuple[str, ...] | None = None
     """Names of the models that runs may use; None allows all models."""
+
+    def for_tenant(self, tenant: str) -> "Quota":
+        """Return this default quota for a tenant.
+
+        The default tenant, used without API keys, has unlimited storage.
+        """
+        if tenant != DEFAULT_TENANT:
+            return self
+        return replace(self, max_stored_bytes=None, max_definitions=None, max_threads=None)
 
     @property
     def limits_cost(self) -> bool:

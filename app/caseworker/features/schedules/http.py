@@ -15,7 +15,7 @@ from pydantic import (
 
 from caseworker.features.definitions.http import NOT_FOUND
 from caseworker.features.definitions.registration import DefinitionNotFoundError
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.features.schedules.cron_times import (
     CRON,
     MAX_CATCH_UP,

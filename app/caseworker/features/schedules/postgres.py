@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.quotas.postgres.enforcement import quota_of, storing
 from caseworker.features.schedules.cron_times import CatchUp, Timing
 from caseworker.features.schedules.schedule import (
     NewSchedule,
@@ -37,7 +38,6 @@ from caseworker.features.schedules.schedule import (
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.accept.postgres.quotas import quota_of, storing
 from caseworker.runs.execute.postgres.runs import StoreLimits
 from caseworker.runs.postgres.rows import (
     Row,

@@ -30,12 +30,12 @@ from caseworker.features.definitions.registration import (
     NewDefinition,
     Registered,
 )
+from caseworker.features.quotas.postgres.enforcement import quota_of, storing
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import exact_dump
-from caseworker.runs.accept.postgres.quotas import quota_of, storing
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.postgres.rows import decode_cursor, page_of

@@ -23,6 +23,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.quotas.postgres.enforcement import quota_of, storing
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.memory import ThreadState
 from caseworker.features.threads.postgres.branches import PostgresBranches
@@ -39,7 +40,6 @@ from caseworker.features.threads.thread import (
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Engines, read_rows, transaction
-from caseworker.runs.accept.postgres.quotas import quota_of, storing
 from caseworker.runs.errors import IdempotencyMismatchError, RunConflictError
 from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
