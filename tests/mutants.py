@@ -76,10 +76,13 @@ NEAR: Final[Mapping[str, str]] = {
     "features/schedules": "unit/features/schedules contract/test_http_schedules"
     " integration/postgres/test_schedules acceptance/test_schedules",
     "features/spend": "acceptance/test_spend acceptance/test_accounts",
+    "features/statistics": "contract/test_http_statistics integration/postgres/test_statistics"
+    " integration/postgres/test_kept_costs",
     "features/telemetry": "unit/features/telemetry unit/main/test_telemetry"
     " acceptance/test_metrics acceptance/test_trace_context",
     "features/threads": "unit/features/threads contract/test_http_threads contract/test_thread_*"
     " integration/postgres/test_threads acceptance/test_threads_over_sockets",
+    "features/traces": "contract/test_http_traces contract/test_http_calls",
     "features/webhooks": "unit/features/webhooks contract/test_http_webhooks"
     " integration/test_webhook_sender integration/postgres/test_webhook_deliveries"
     " acceptance/test_webhooks",
@@ -106,7 +109,7 @@ NEAR: Final[Mapping[str, str]] = {
     "platform": "unit/platform unit/engine/test_fair_slots contract/test_http_shares"
     " contract/test_http_webhooks",
     "runs/http": "unit/runs/http contract/test_http_runs contract/test_http_bad_requests"
-    " contract/test_http_statistics contract/test_http_run_lists contract/test_http_events"
+    " contract/test_http_run_lists contract/test_http_events"
     " contract/test_http_graph_runs contract/test_http_counts contract/test_http_going_on"
     " contract/test_http_calls contract/test_http_traces contract/test_http_stops",
     **dict.fromkeys(

@@ -52,7 +52,7 @@ SHARED: Final = {
         "redaction of long texts, and reading of long gateway bodies"
     ),
     "caseworker/features/external/tools.py Lock": OF_ONE,
-    "caseworker/features/spend/postgres.py FairSlots": SUMS,
+    "caseworker/features/spend/postgres/spend.py FairSlots": SUMS,
     "caseworker/features/telemetry/span_export.py _Bare": "spans that wait for their export",
     "caseworker/features/telemetry/process_metrics.py Lock": OF_ONE,
     "caseworker/features/webhooks/feature.py BackgroundQueue": "webhook attempts",
@@ -99,7 +99,7 @@ SHARED: Final = {
     "caseworker/runs/execute/executor.py RunSlots": "run slots",
     "caseworker/runs/execute/executor.py Semaphore": "releases of runs at the end of a process",
     "caseworker/runs/execute/executor.py StepSlots": "steps of a run",
-    "caseworker/runs/accept/postgres/definition_heads.py GroupCommit": (
+    "caseworker/features/definitions/postgres/definition_heads.py GroupCommit": (
         "commits of the journal and of accepted runs, look-ups of definitions"
     ),
     "caseworker/runs/journal/postgres/journal.py GroupCommit": (

@@ -11,8 +11,7 @@ from caseworker.core.budget.budget import Budget
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.quotas import Queueing
-from caseworker.runs.run import DefinitionRef, NewRun, RunKind, RunRequest, RunStatus
+from caseworker.runs.run import DefinitionRef, NewRun, Queueing, RunKind, RunRequest, RunStatus
 from tests.support.ports import KEY, Ports
 from tests.support.stores import new_run
 

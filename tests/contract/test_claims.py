@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from caseworker.runs.quotas import Queueing
-from caseworker.runs.run import NewRun, RunStatus
+from caseworker.runs.run import NewRun, Queueing, RunStatus
 from tests.support.ports import Ports
 from tests.support.stores import end_of, new_run
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.quotas import Queueing
+from caseworker.runs.run import Queueing
 from tests.support.limits import store_limits
 from tests.support.ports import Open
 from tests.support.stores import new_run

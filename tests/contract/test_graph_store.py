@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
-from caseworker.runs.errors import (
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
     DefinitionNotFoundError,
     DefinitionsTooLargeError,
-    InvalidRunError,
 )
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, flat, new_graph

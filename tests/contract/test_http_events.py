@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.execute.postgres.runs import PostgresRuns
-from caseworker.runs.http import event_stream
+from caseworker.runs.http import events as event_routes
 from caseworker.runs.journal.event_log import EventLog, run_ended
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
@@ -279,7 +279,7 @@ async def test_a_stream_that_has_nothing_to_say_shows_that_it_lives(
     app: FastAPI, client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle stream sends comments, which clients ignore."""
-    monkeypatch.setattr(event_stream, "HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(event_routes, "HEARTBEAT_SECONDS", 0.0)
     async with streamed(app, "/runs/a/events") as call:
         await call.answered()
         await tell(api, 1)

@@ -5,8 +5,8 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from tests.support.api import Api, client_of
 from tests.support.graph_documents import containing, flat, named
 from tests.support.graph_requests import problem_of, register

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from caseworker.features.definitions import definitions
+from caseworker.features.definitions.expansion import Expansion, GraphSize
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.subgraph import MapData
 from caseworker.platform.http import request as requests
-from caseworker.runs.accept import definitions
-from caseworker.runs.accept.expansion import Expansion, GraphSize
 from caseworker.runs.http import runs
 from tests.support.graph_documents import flat
 from tests.support.tenants import Tenants

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from caseworker.features.definitions.definitions import Definitions
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api

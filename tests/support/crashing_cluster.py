@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -18,10 +19,14 @@ from typing import Any, TypeVar
 from caseworker.core.budget.budget import Budget
 from caseworker.engine.approvals import Verdict
 from caseworker.engine.prepared import PreparedGraph
+from caseworker.features.approvals.approvals import (
+    ApprovalDecidedError,
+    Deciding,
+    RunApprovals,
+    RunDesk,
+)
+from caseworker.main.loops import Loops
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.errors import ApprovalDecidedError
-from caseworker.runs.execute.approvals import Deciding, RunApprovals
-from caseworker.runs.recover.heartbeat import Loops
 from caseworker.runs.run import (
     CallRecord,
     NewRun,
@@ -78,7 +83,7 @@ class CrashingProcess(RunProcess):
             name=name,
             services=cluster.services,
             artifacts=lambda run, token: _KEEPER,
-            approvals=approvals,
+            approvals=partial(RunDesk, approvals),
             limits=executor_limits(max_runs=1, max_attempts=MOST_LOSSES),
             grace_seconds=0.5,
             drain_seconds=60.0,

@@ -14,8 +14,8 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from caseworker.engine.approvals import Decision, StoredQuestion
+from caseworker.features.approvals.approvals import Approval, Deciding
 from caseworker.platform.errors import StoreUnavailableError, WriteFailedError
-from caseworker.runs.execute.approvals import Approval, Deciding
 from caseworker.runs.ports import (
     Accepted,
     Beat,

@@ -3,9 +3,9 @@
 import hashlib
 from typing import Any
 
+from caseworker.features.definitions.expansion import canonical
+from caseworker.features.definitions.registration import NewDefinition
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.accept.expansion import canonical
-from caseworker.runs.graphs import NewDefinition
 from caseworker.runs.run import DefinitionRef
 
 TENANT = "default"

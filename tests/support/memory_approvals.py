@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from caseworker.engine.approvals import Decision, StoredQuestion, Verdict
-from caseworker.runs.execute.approvals import Approval, Deciding
+from caseworker.features.approvals.approvals import Approval, Deciding
+from caseworker.platform.paging import Page
 from caseworker.runs.observers import RunNotifier
-from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row, as_json, run_of

@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Any
 
-from caseworker.runs.paging import Page
-from caseworker.runs.ports import CancelStatus, Period, RunFilter, SpentSoFar
+from caseworker.platform.paging import Page
+from caseworker.runs.ports import CancelStatus, RunFilter, SpentSoFar
 from caseworker.runs.run import CallRecord, CancelRequest, Run, RunKey
 from tests.support.memory_rows import Row, journal_of, spent_of
 
@@ -58,11 +57,6 @@ class MemoryTraces:
         raise NotImplementedError
 
     async def find(self, tenant: str, run_filter: RunFilter) -> Page[Run]:
-        raise NotImplementedError
-
-    async def statistics(
-        self, tenant: str, period: Period, after: datetime, before: datetime
-    ) -> Mapping[str, Any]:
         raise NotImplementedError
 
     async def stoppable(self, tenant: str, run_filter: RunFilter) -> Sequence[RunKey]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -27,9 +28,10 @@ from caseworker.engine.call import (
 )
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
+from caseworker.features.approvals.approvals import RunDesk
+from caseworker.main.loops import Loops
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import Accepted, CancelStatus
-from caseworker.runs.recover.heartbeat import Loops
 from caseworker.runs.run import (
     TERMINAL,
     NewRun,
@@ -189,7 +191,7 @@ class Process(RunProcess):
             catalog=case_catalog(CallingNode(cluster.outside, cluster.works)),
             name=name,
             journals=self.line,
-            approvals=cluster.approvals,
+            approvals=partial(RunDesk, cluster.approvals),
             limits=executor_limits(max_runs=max_runs),
             grace_seconds=CANCEL_GRACE_SECONDS,
             drain_seconds=60.0,

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from caseworker.cli.output import AsJson, fail, out, show, show_json, show_table, startup_errors
+from caseworker.features.quotas.usage import WARN_PERCENT, TenantQuota
 from caseworker.platform.caller import is_tenant
-from caseworker.runs.quotas import STORED, WARN_PERCENT, Quota, TenantQuota
+from caseworker.runs.quotas import STORED, Quota
 
 MOST_RUNS = 1_000_000
 MOST_DOLLARS = Decimal(10**12)

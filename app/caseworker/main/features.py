@@ -10,6 +10,7 @@ from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
 from caseworker.features.audit.feature import AUDIT
 from caseworker.features.catalog.feature import CATALOG
+from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
 from caseworker.features.external.feature import EXTERNAL
@@ -19,14 +20,15 @@ from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
 from caseworker.features.spend.feature import SPEND
+from caseworker.features.statistics.feature import STATISTICS
 from caseworker.features.threads.feature import THREADS
+from caseworker.features.traces.feature import TRACES
 from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
-from caseworker.runs.accept.definitions import Definitions
-from caseworker.runs.http import events, problems, statistics, traces
+from caseworker.runs.http import events, problems
 from caseworker.runs.http.admission import (
     Admissions,
     AgentAdmission,
@@ -34,7 +36,7 @@ from caseworker.runs.http.admission import (
     ExternalAdmission,
     GraphAdmission,
 )
-from caseworker.runs.http.event_stream import EventStreams
+from caseworker.runs.http.events import EventStreams
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.kinds import CASE_STEP
 from caseworker.runs.postgres.retention import (
@@ -63,7 +65,7 @@ def _open_runs(parts: Parts) -> Opened:
 
 RUNS: Final = Feature(
     name="runs",
-    routes=[*traces.router.routes, *events.router.routes, *statistics.router.routes],
+    routes=events.router.routes,
     errors=problems.ERRORS,
     problems=problems.PROBLEMS,
     tables=[
@@ -83,7 +85,9 @@ FEATURES: Final[Sequence[Feature]] = (
     ACCESS,
     QUOTAS,
     DEFINITIONS,
+    TRACES,
     RUNS,
+    STATISTICS,
     EXTERNAL,
     GATEWAY,
     ARTIFACTS,

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from caseworker.core.graph.problems import Problem
+from caseworker.features.definitions.definitions import problems_alone
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
 from caseworker.main.process import api_limits
-from caseworker.runs.accept.definitions import problems_alone
 from caseworker.settings.schema import Settings
 
 

@@ -19,18 +19,30 @@ import structlog
 
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
+from caseworker.features.approvals.approvals import RunApprovals, RunDesk
+from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import ArtifactLimits, RunArtifacts
+from caseworker.features.background_queue import (
+    RESCUE_SECONDS,
+    BackgroundWorker,
+    overdue_search,
+    rescue_jobs,
+)
 from caseworker.features.external.session import ProviderObjects
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.accounts import Accounts
+from caseworker.features.quotas.postgres.enforcement import QuotaChecks
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.branches import PostgresBranches
+from caseworker.features.traces.payloads import PayloadReading
 from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import DROPS, open_features
+from caseworker.main.loops import Loops
 from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
 from caseworker.main.telemetry import Telemetry
 from caseworker.models.gateway import ModelGateway
@@ -46,25 +58,15 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
 from caseworker.platform.postgres.schema_version import is_current
 from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
-from caseworker.runs.execute.accounts import Accounts
-from caseworker.runs.execute.approvals import RunApprovals
 from caseworker.runs.execute.executor import ExecutorLimits, RunExecutor
-from caseworker.runs.execute.postgres.approvals import PostgresApprovals
 from caseworker.runs.execute.postgres.event_watch import EventWatch
 from caseworker.runs.execute.postgres.runs import PostgresRuns, StoreLimits
-from caseworker.runs.execute.queue.background import (
-    RESCUE_SECONDS,
-    BackgroundWorker,
-    overdue_search,
-    rescue_jobs,
-)
 from caseworker.runs.execute.queue.work_search import Search, next_job
 from caseworker.runs.execute.queue.worker import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
-from caseworker.runs.read.payloads import PayloadReading
-from caseworker.runs.recover.heartbeat import Heartbeat, Loops
+from caseworker.runs.recover.heartbeat import Heartbeat
 from caseworker.runs.recover.postgres import (
     STALLED_AFTER,
     PostgresWorkers,
@@ -367,9 +369,9 @@ class Process:
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
-            approvals=self._approvals,
+            approvals=partial(RunDesk, self._approvals),
             observers=self.telemetry.observers,
-            accounts=self._accounts,
+            accounts=self._accounts.of_run,
             branches=self._branches,
         )
 
@@ -530,6 +532,7 @@ def store_limits(settings: Settings) -> StoreLimits:
         max_pending_cancels=settings.cancellation.max_early_intents,
         max_queued=settings.admission.max_queued,
         quota=settings.quotas.quota,
+        checks=QuotaChecks(),
         accept_timeout_seconds=settings.server.request_timeout_seconds,
     )
 

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from caseworker.faces.mcp_server.endpoint import McpEndpoint
 from caseworker.faces.mcp_server.offers import agent_tools, case_tools
 from caseworker.features.access.authentication import Authentication
+from caseworker.features.definitions.definitions import Definitions
 from caseworker.main.agent_folder import (
     AgentFile,
     read_agents,
@@ -39,7 +40,6 @@ from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
 from caseworker.platform.http.protocol import bounded_by
 from caseworker.platform.http.request import LabelledRoute
-from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.http import runs
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA

@@ -1,11 +1,11 @@
 """Errors that run operations raise; they are independent of HTTP."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.quotas import RateState
-from caseworker.runs.run import DefinitionRef
 
 
 class RunNotFoundError(LookupError):
@@ -31,26 +31,6 @@ class SourceNotEndedError(Exception):
     """The run to resume has not ended."""
 
 
-class CallNotFoundError(LookupError):
-    """The run has no call with this node ID."""
-
-
-class ApprovalNotFoundError(LookupError):
-    """The run has no approval with this ID."""
-
-
-class ApprovalDecidedError(Exception):
-    """The approval was already decided or timed out, or its run has ended."""
-
-
-class InvalidArgumentsError(ValueError):
-    """Arguments violate their schema; each problem names a field and explains how to fix it."""
-
-    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
-        super().__init__(f"{len(problems)} problems")
-        self.problems = tuple(problems)
-
-
 class ArtifactNotFoundError(LookupError):
     """The run has no such file, or the file was deleted."""
 
@@ -73,6 +53,19 @@ class ExecutesNothingError(Exception):
 
 class TooManyPendingCancelsError(Exception):
     """Too many cancel requests are stored for runs that do not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateState:
+    """The state of a tenant's rate limit, as sent in response headers."""
+
+    limit: int
+    """Maximum number of runs per minute."""
+    remaining: int
+    """Number of runs that may be sent immediately."""
+    reset_seconds: int
+    """Seconds until another run may be sent. If one may be sent now, seconds until the full
+    allowance is available."""
 
 
 class QueueFullError(Exception):
@@ -107,26 +100,38 @@ class GraphRefusedError(ValueError):
         self.kind = kind
 
 
-class DefinitionNotFoundError(LookupError):
-    """The definition or version does not exist or belongs to another tenant."""
-
-    def __init__(self, ref: DefinitionRef) -> None:
-        super().__init__(ref.name)
-        self.ref = ref
+def _plainly(amount: Decimal | int) -> str:
+    return f"{Decimal(amount).normalize():f}"
 
 
-class DefinitionInUseError(Exception):
-    """Other definitions contain the definition that was to be deleted."""
+class QuotaExceededError(Exception):
+    """A request would exceed a quota of the tenant."""
 
-    def __init__(self, ref: DefinitionRef, users: Sequence[DefinitionRef]) -> None:
-        super().__init__(f"{len(users)} definitions contain it")
-        self.ref = ref
-        self.users = tuple(users)
+    def __init__(
+        self,
+        dimension: str,
+        *,
+        used: Decimal | int,
+        limit: Decimal | int,
+        retry_after_seconds: int,
+        reserved: Decimal | int = 0,
+        requested: Decimal | int = 1,
+        rate: RateState | None = None,
+    ) -> None:
+        super().__init__(
+            f"{dimension}: {_plainly(used)} used, {_plainly(reserved)} reserved, "
+            f"{_plainly(requested)} requested, limit {_plainly(limit)}"
+        )
+        self.dimension = dimension
+        self.used = used
+        self.reserved = reserved
+        self.requested = requested
+        self.limit = limit
+        self.retry_after_seconds = retry_after_seconds
+        self.rate = rate
 
-
-class ContainedDefinitionGoneError(Exception):
-    """While a definition was being validated, one that it contains was deleted."""
-
-
-class DefinitionsTooLargeError(Exception):
-    """The total size of the definitions to load exceeds the limit."""
+    @property
+    def amounts(self) -> Mapping[str, Decimal | int]:
+        """Used, reserved and requested amounts, and the limit, by name."""
+        names = ("used", "reserved", "requested", "limit")
+        return {name: getattr(self, name) for name in names}

@@ -6,12 +6,12 @@ definition can contain references to definitions: ``{"name", "version"?}``. With
 newest one is used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
-from caseworker.core.graph.validation import Problem
+from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, GraphStep, StepGraph
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import DefinitionRef
@@ -78,26 +78,65 @@ class ResolvedDefinition:
     """Whether the version was not read again, so that a newer one may exist."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewDefinition:
-    """A validated graph or agent that is about to be registered."""
+class RunnableGraphs(Protocol):
+    """Validates and prepares the graphs and agents that run requests contain or reference."""
 
-    tenant: str
-    kind: DefinitionKind
-    name: str
-    description: str | None
-    content: Mapping[str, Any]
-    sha256: str
-    size_bytes: int
-    uses: tuple[DefinitionRef, ...]
-    """References to the definitions that it contains directly."""
+    async def inline(
+        self, tenant: str, content: Mapping[str, Any], kind: DefinitionKind
+    ) -> RunnableGraph:
+        """Validate and prepare an inline graph or agent.
+
+        Raises:
+            GraphRefusedError: the definition is invalid.
+        """
+        ...
+
+    async def resolved(
+        self,
+        tenant: str,
+        ref: DefinitionRef,
+        changes: Mapping[str, Any] = ...,
+        *,
+        remembers: bool = False,
+    ) -> ResolvedDefinition:
+        """Load, validate and prepare a registered graph or agent, with ``changes`` of its fields.
+
+        With ``remembers``, the newest version may be one that this process has cached.
+
+        Raises:
+            GraphRefusedError: the definition does not exist or is invalid.
+        """
+        ...
+
+    async def require_models(
+        self, kind: DefinitionKind, graph: Mapping[str, Any], allowed: Collection[str]
+    ) -> None:
+        """Check that the graph of a run only uses models in ``allowed``.
+
+        Raises:
+            GraphRefusedError: the graph uses other models; each problem has a location.
+        """
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """The response to a registration: the version, and whether it is new."""
-
-    head: DefinitionVersion
-    created: bool
-    """Whether a new version was created; False if the newest version is identical."""
-    warnings: Sequence[Problem] = ()
+def shape_of(graph: Mapping[str, Any]) -> StepGraph:
+    """Return the structure of a stored graph; it is valid, because it was checked on acceptance."""
+    entry = graph.get("entry")
+    return StepGraph(
+        id="",
+        steps=tuple(
+            GraphStep(id=step["id"], type=step["type"], data=step["data"])
+            for step in graph.get("steps", ())
+        ),
+        edges=tuple(
+            Edge(
+                source=edge["source"],
+                target=edge["target"],
+                channel=Channel(edge["data"]["channel"]),
+                source_handle=edge.get("source_handle", DEFAULT_HANDLE),
+                target_handle=edge.get("target_handle", DEFAULT_HANDLE),
+            )
+            for edge in graph.get("edges", ())
+        ),
+        entry=None if entry is None else tuple(entry),
+    )

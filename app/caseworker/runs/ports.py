@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from caseworker.core.budget.accounts import Hold, HoldAnswer, HoldKey
 from caseworker.core.budget.usage import Charge
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
-from caseworker.runs.paging import Page
-from caseworker.runs.quotas import RateState
+from caseworker.platform.paging import Page
+from caseworker.runs.errors import RateState
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,
@@ -130,10 +130,6 @@ def json_of_text(text: str) -> Sequence[Any]:
     plain = value is None or isinstance(value, bool | int)
     finite = isinstance(value, float) and math.isfinite(value)
     return (text, value) if plain or finite else (text,)
-
-
-Period = Literal["hour", "day"]
-"""Length of the periods of statistics, in UTC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,16 +281,6 @@ class RunStore(Protocol):
 
         Raises:
             InvalidRunError: the cursor is invalid.
-        """
-        ...
-
-    async def statistics(
-        self, tenant: str, period: Period, after: datetime, before: datetime
-    ) -> Mapping[str, Any]:
-        """Return counts, durations and failures of the runs accepted in a range of time.
-
-        The keys are ``items`` by period, ``total``, ``failures`` and ``now``, with the fields that
-        ``GET /statistics`` returns.
         """
         ...
 

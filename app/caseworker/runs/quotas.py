@@ -5,34 +5,15 @@ processes. Its cost limits are those of an account in which each model call rese
 cost (:mod:`caseworker.core.budget.accounts`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Final, NamedTuple
+from typing import Final
 
-
-def few_of_queue(places: int) -> int:
-    """Return how many runs each tenant may queue even if a queue for ``places`` runs is full."""
-    return places // 10 or 1
-
+from caseworker.platform.caller import DEFAULT_TENANT
 
 STORED: Final = ("stored_bytes", "definitions", "threads")
 """Names of the storage dimensions, as in :class:`QuotaUse`."""
-
-WARN_PERCENT: Final = 80
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queueing:
-    """How a run is scheduled relative to other runs of its tenant."""
-
-    priority: int = 0
-    """Priority among the tenant's queued runs: higher priorities start first."""
-    concurrency_key: str | None = None
-    """Key that groups runs: at most ``concurrency_limit`` runs with the same key are active. None
-    means no such limit."""
-    concurrency_limit: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +37,15 @@ class Quota:
     models: tuple[str, ...] | None = None
     """Names of the models that runs may use; None allows all models."""
 
+    def for_tenant(self, tenant: str) -> "Quota":
+        """Return this default quota for a tenant.
+
+        The default tenant, used without API keys, has unlimited storage.
+        """
+        if tenant != DEFAULT_TENANT:
+            return self
+        return replace(self, max_stored_bytes=None, max_definitions=None, max_threads=None)
+
     @property
     def limits_cost(self) -> bool:
         """Whether each model call has to reserve its maximum cost."""
@@ -68,100 +58,3 @@ class Quota:
 
 
 UNLIMITED: Final = Quota()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateState:
-    """The state of a tenant's rate limit, as sent in response headers."""
-
-    limit: int
-    """Maximum number of runs per minute."""
-    remaining: int
-    """Number of runs that may be sent immediately."""
-    reset_seconds: int
-    """Seconds until another run may be sent. If one may be sent now, seconds until the full
-    allowance is available."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaUse:
-    """The current usage of the quantities that a tenant's quota limits."""
-
-    running: int = 0
-    queued: int = 0
-    cost_usd_today: Decimal = Decimal(0)
-    reserved_usd_today: Decimal = Decimal(0)
-    cost_usd_this_month: Decimal = Decimal(0)
-    reserved_usd_this_month: Decimal = Decimal(0)
-    stored_bytes: int = 0
-    """Size in bytes of stored runs, files, definitions, threads, messages and schedules, without
-    indexes."""
-    definitions: int = 0
-    threads: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantQuota:
-    """The quota of a tenant and its current usage."""
-
-    tenant: str
-    quota: Quota
-    is_default: bool
-    """Whether the tenant has the default quota from the configuration."""
-    use: QuotaUse = field(default_factory=QuotaUse)
-    updated_at: datetime | None = None
-
-    @property
-    def nearly_full(self) -> Sequence[str]:
-        """Names of the storage limits that are at least :data:`WARN_PERCENT` percent used."""
-        return [
-            name
-            for name, limit in self.quota.storage.items()
-            if limit is not None and 100 * getattr(self.use, name) >= WARN_PERCENT * limit
-        ]
-
-
-class NearlyFull(NamedTuple):
-    """A tenant's storage limit that is at least :data:`WARN_PERCENT` percent used."""
-
-    tenant: str
-    dimension: str
-    used: int
-    limit: int
-
-
-def _plainly(amount: Decimal | int) -> str:
-    return f"{Decimal(amount).normalize():f}"
-
-
-class QuotaExceededError(Exception):
-    """A request would exceed a quota of the tenant."""
-
-    def __init__(
-        self,
-        dimension: str,
-        *,
-        used: Decimal | int,
-        limit: Decimal | int,
-        retry_after_seconds: int,
-        reserved: Decimal | int = 0,
-        requested: Decimal | int = 1,
-        rate: RateState | None = None,
-    ) -> None:
-        super().__init__(
-            f"{dimension}: {_plainly(used)} used, {_plainly(reserved)} reserved, "
-            f"{_plainly(requested)} requested, limit {_plainly(limit)}"
-        )
-        self.dimension = dimension
-        self.used = used
-        self.reserved = reserved
-        self.requested = requested
-        self.limit = limit
-        self.retry_after_seconds = retry_after_seconds
-        self.rate = rate
-
-    @property
-    def amounts(self) -> Mapping[str, Decimal | int]:
-        """Used, reserved and requested amounts, and the limit, by name."""
-        names = ("used", "reserved", "requested", "limit")
-        return {name: getattr(self, name) for name in names}

@@ -21,7 +21,6 @@ from caseworker.engine.events import Event
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.quotas import Queueing, Quota
 
 
 class RunStatus(StrEnum):
@@ -144,6 +143,18 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Queueing:
+    """How a run is scheduled relative to other runs of its tenant."""
+
+    priority: int = 0
+    """Priority among the tenant's queued runs: higher priorities start first."""
+    concurrency_key: str | None = None
+    """Key that groups runs: at most ``concurrency_limit`` runs with the same key are active. None
+    means no such limit."""
+    concurrency_limit: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
     """A run that is about to be accepted."""
 
@@ -181,15 +192,15 @@ class NewRun:
         """
         return self if self.remembered is None else await self.remembered.again(self)
 
-    async def require_models_of(self, quota: Quota) -> None:
-        """Check that the run only uses models that ``quota`` allows.
+    async def require_models_of(self, names: Collection[str] | None) -> None:
+        """Check that the run only uses models with these ``names``; None allows all models.
 
         Raises:
             GraphRefusedError: the graph of the run uses other models; each problem has a location.
             InvalidRunError: the run uses other models.
         """
-        if quota.models is not None and self.require_models is not None:
-            await self.require_models(quota.models)
+        if names is not None and self.require_models is not None:
+            await self.require_models(names)
 
     @property
     def is_overdue(self) -> bool:

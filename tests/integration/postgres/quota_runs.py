@@ -6,8 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 from caseworker.core.budget.budget import Budget
-from caseworker.features.quotas.postgres import PostgresQuotas
-from caseworker.runs.quotas import Quota, QuotaExceededError
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.runs.errors import QuotaExceededError
+from caseworker.runs.quotas import Quota
 from caseworker.runs.run import NewRun, Run
 from tests.support.stores import Stores, new_run
 

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import text
 
 from caseworker.engine.approvals import Question, StoredQuestion, Verdict
+from caseworker.features.approvals.approvals import ApprovalDecidedError, Deciding, RunApprovals
+from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.errors import ApprovalDecidedError, InvalidRunError
-from caseworker.runs.execute.approvals import Deciding, RunApprovals
-from caseworker.runs.execute.postgres.approvals import PostgresApprovals
+from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.postgres.rows import encode_cursor
 from caseworker.runs.run import RunKey
 from tests.support.stores import Oracle, Stores, new_run

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.execute.queue.background import (
+from caseworker.features.background_queue import (
     BackgroundQueue,
     BackgroundWorker,
     Task,
 )
+from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.execute.queue.worker import QueueTimes
 from caseworker.runs.postgres.queue_jobs import QueuedJob
 from caseworker.runs.postgres.queue_jobs import defer as defer_jobs

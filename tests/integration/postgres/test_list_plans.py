@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.audit.postgres import PostgresAudit
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
 from caseworker.features.webhooks.delivery import DeliveryStatus
 from caseworker.features.webhooks.postgres import PostgresWebhooks
-from caseworker.runs.execute.postgres.approvals import PostgresApprovals
 from caseworker.runs.ports import RunFilter
 from caseworker.runs.run import RunKind, RunStatus
 from tests.support.stores import Oracle, Stores, blocks_read, new_run, statements_of

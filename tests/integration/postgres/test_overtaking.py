@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from caseworker.runs.accept.postgres.quotas import COUNTS, LOOKED_AT
+from caseworker.features.quotas.postgres.enforcement import COUNTS, LOOKED_AT
 from caseworker.runs.postgres.run_statements import CLAIM
-from caseworker.runs.quotas import Queueing
-from caseworker.runs.run import Run, RunStatus
+from caseworker.runs.run import Queueing, Run, RunStatus
 from tests.integration.postgres.quota_runs import accepted, run_within, set_quota
 from tests.support.stores import Oracle, Stores, blocks_read, end_of
 

@@ -7,13 +7,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.accept.postgres.acceptance import QueueRoom
-from caseworker.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflictError
+from caseworker.runs.errors import (
+    IdempotencyMismatchError,
+    QueueFullError,
+    QuotaExceededError,
+    RunConflictError,
+)
 from caseworker.runs.ports import Accepted
-from caseworker.runs.quotas import Queueing, Quota, QuotaExceededError
-from caseworker.runs.run import NewRun, RunKey, RunStatus
+from caseworker.runs.quotas import Quota
+from caseworker.runs.run import NewRun, Queueing, RunKey, RunStatus
 from tests.support.limits import pool_sizes, store_limits
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, new_run, open_stores
 

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text
 
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.postgres.enforcement import LOCK
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.accept.postgres.quotas import LOCK
-from caseworker.runs.errors import QueueFullError
+from caseworker.runs.errors import QueueFullError, QuotaExceededError
 from caseworker.runs.execute.postgres.runs import halt_overdue
 from caseworker.runs.ports import LateResult, RunFilter
-from caseworker.runs.quotas import Quota, QuotaExceededError
+from caseworker.runs.quotas import Quota
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.integration.postgres.quota_runs import USUAL, accepted, run_within, set_quota
 from tests.support.limits import store_limits

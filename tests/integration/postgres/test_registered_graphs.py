@@ -9,14 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from caseworker.platform.postgres.engines import open_engines
-from caseworker.runs.accept.postgres.definition_heads import DefinitionHeads
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
-from caseworker.runs.errors import (
+from caseworker.features.definitions.postgres.definition_heads import DefinitionHeads
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
-    GraphRefusedError,
 )
+from caseworker.platform.postgres.engines import open_engines
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.ports import RunFilter
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest
 from tests.support.graph_documents import TENANT, containing, edge, flat, new_graph

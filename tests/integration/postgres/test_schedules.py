@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from caseworker.core.budget.budget import Budget
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.postgres.enforcement import LOCK
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.features.schedules.cron_times import CatchUp
 from caseworker.features.schedules.due_runs import ScheduleFiring
 from caseworker.features.schedules.postgres import PostgresSchedules
@@ -21,11 +22,10 @@ from caseworker.features.schedules.schedule import (
     TooManySchedulesError,
 )
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.accept.postgres.quotas import LOCK
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observers import RunObservers
-from caseworker.runs.quotas import Queueing, Quota
-from caseworker.runs.run import RunKey, RunStatus
+from caseworker.runs.quotas import Quota
+from caseworker.runs.run import Queueing, RunKey, RunStatus
 from tests.integration.postgres.hourly import HOURLY, SCHEDULED_RUN
 from tests.support.limits import store_limits
 from tests.support.stores import CANCEL_REQUEST, NotingObserver, Oracle, Stores, end_of, new_run

@@ -5,17 +5,18 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 
+from caseworker.features.statistics.postgres import PostgresStatistics
 from caseworker.platform.postgres.engines import transaction
 from tests.support.stores import Oracle, Stores
 
 
 async def test_one_statement_at_a_time_sums_runs(stores: Stores, oracle: Oracle) -> None:
     """Further requests wait in the process, and leave connections and cores to other work."""
-    now = datetime.now(UTC)
+    statistics, now = PostgresStatistics(stores.engines), datetime.now(UTC)
     async with asyncio.TaskGroup() as group, transaction(stores.engines.control) as locking:
         await locking.execute(text("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE"))
         reads = [
-            group.create_task(stores.runs.statistics(tenant, "day", now - timedelta(days=1), now))
+            group.create_task(statistics.find(tenant, "day", now - timedelta(days=1), now))
             for tenant in ("a", "a", "b")
         ]
         await oracle.until_waiting("relation")

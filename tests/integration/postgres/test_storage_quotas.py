@@ -10,7 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import KeepOutcome
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.usage import NearlyFull, QuotaUse
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.retention.sweep import Retention
 from caseworker.features.schedules.cron_times import CatchUp, Timing
@@ -23,9 +25,9 @@ from caseworker.main.features import DROPS
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.schema_version import upgrade
 from caseworker.runs.accept.postgres.acceptance import RunInsert
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
+from caseworker.runs.errors import QuotaExceededError
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
+from caseworker.runs.quotas import Quota
 from caseworker.runs.run import DefinitionRef, Run, RunKey
 from tests.support.artifacts import new_artifact
 from tests.support.database import TestServer

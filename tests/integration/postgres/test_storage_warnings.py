@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 from structlog.testing import capture_logs
 
+from caseworker.features.quotas.usage import NearlyFull
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.retention.sweep import Retention
 from caseworker.main.features import DROPS
-from caseworker.runs.quotas import NearlyFull
 from tests.support.stores import open_stores
 
 

@@ -8,8 +8,7 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.queue_jobs import defer_runs
-from caseworker.runs.quotas import Queueing
-from caseworker.runs.run import RunKey
+from caseworker.runs.run import Queueing, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import store_limits

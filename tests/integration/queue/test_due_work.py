@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from psycopg import AsyncConnection
 
+from caseworker.features.background_queue import BackgroundQueue, overdue_search, rescue_jobs
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.execute.queue.background import BackgroundQueue, overdue_search, rescue_jobs
 from caseworker.runs.execute.queue.work_search import Search, next_job
 from caseworker.runs.postgres.queue_jobs import QueuedJob, defer
 from tests.integration.queue.stale import KEY, StaleRuns

@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from caseworker.main.loops import Loops
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.runs.execute.execution import ActiveRun
 from caseworker.runs.execute.executor import RunExecutor
 from caseworker.runs.execute.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
-from caseworker.runs.recover.heartbeat import Loops
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import executor_limits, patience
 from tests.support.memory_runs import MemoryRuns

@@ -17,12 +17,12 @@ from pydantic import SecretStr
 import caseworker.models.wires.anthropic as anthropic_wire
 import caseworker.models.wires.openai as openai_wire
 from caseworker.features.external import attempts
+from caseworker.main.loops import Loops
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.models.model_call import ModelCall
 from caseworker.models.relay import RelayedCall
 from caseworker.runs.postgres import listener
-from caseworker.runs.recover.heartbeat import Loops
 from caseworker.settings.schema import AuthSettings, Settings
 from tests.property.judge.provider import CALL, Behaviour, CountingProvider
 from tests.property.judge.truth import FAMILIES, Family

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from caseworker.features.definitions.definitions import Definitions
 from caseworker.main.agent_folder import read_agents, register_agents, with_code_agents
 from caseworker.main.configuration import StartupError
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT

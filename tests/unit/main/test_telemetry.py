@@ -14,9 +14,9 @@ from caseworker.features.telemetry import metric_export
 from caseworker.features.telemetry.metric_export import MetricExport
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.main.configuration import StartupError
+from caseworker.main.loops import Loops
 from caseworker.main.telemetry import Telemetry
 from caseworker.platform.postgres.engines import Engines
-from caseworker.runs.recover.heartbeat import Loops
 from caseworker.settings.schema import TelemetrySettings
 
 NOWHERE = "http://127.0.0.1:9"

@@ -17,7 +17,7 @@ import pytest
 
 from caseworker import tool
 from caseworker.engine.concurrency import NodeLock
-from caseworker.features.spend import postgres as spend
+from caseworker.features.spend.postgres import spend
 from caseworker.features.webhooks import sender
 from caseworker.models.ports import ModelRequest
 from caseworker.models.wires.openai import openai_provider

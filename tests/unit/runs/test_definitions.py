@@ -7,14 +7,19 @@ import pytest
 from psycopg import Connection
 
 from caseworker.core.graph.validation import Severity
+from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.expansion import SMALL_BYTES
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.registration import (
+    DefinitionNotFoundError,
+    NewDefinition,
+    Registered,
+)
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.accept.definitions import Definitions
-from caseworker.runs.accept.expansion import SMALL_BYTES
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
-from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
-from caseworker.runs.graphs import GraphLimits, NewDefinition, Registered
+from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.graphs import GraphLimits
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, containing, flat, half_used, named, new_graph

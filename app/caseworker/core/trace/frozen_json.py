@@ -191,4 +191,3 @@ def _zeros(number: float) -> int:
     if not number or 1e-5 < abs(number) < 1e16 or not math.isfinite(number):
         return 0
     return int(abs(math.log10(abs(number))))
-

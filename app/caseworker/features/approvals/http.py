@@ -8,6 +8,14 @@ from fastapi import Path, Query
 from pydantic import Field, model_validator
 
 from caseworker.engine.approvals import Verdict
+from caseworker.features.approvals.approvals import (
+    Approval,
+    ApprovalDecidedError,
+    ApprovalNotFoundError,
+    Deciding,
+    InvalidArgumentsError,
+    RunApprovals,
+)
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.bodies import BodyModel, PageQuery, Reason, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
@@ -20,12 +28,6 @@ from caseworker.platform.http.problems import (
 )
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.platform.validation import refusal
-from caseworker.runs.errors import (
-    ApprovalDecidedError,
-    ApprovalNotFoundError,
-    InvalidArgumentsError,
-)
-from caseworker.runs.execute.approvals import Approval, Deciding, RunApprovals
 from caseworker.runs.http.fields import RunIdPath
 from caseworker.runs.http.problems import RUN_NOT_FOUND
 from caseworker.runs.run import RunKey

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Pool, transaction
-from caseworker.runs.paging import Page
 from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import decode_cursor, page_of
 

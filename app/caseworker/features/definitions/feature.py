@@ -3,12 +3,12 @@
 from typing import Final
 
 from caseworker.features.definitions import http
+from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.postgres.definition_heads import DefinitionHeads
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.accept.definitions import Definitions
-from caseworker.runs.accept.postgres.definition_heads import DefinitionHeads
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.http.limits import ApiLimits
 
 

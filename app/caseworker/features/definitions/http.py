@@ -8,6 +8,12 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Body, Path, Query, Response
 
 from caseworker.core.graph.validation import Problem, Severity
+from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.registration import (
+    DefinitionInUseError,
+    DefinitionNotFoundError,
+    Registered,
+)
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.nodes.nesting import DefinitionKind
@@ -15,9 +21,8 @@ from caseworker.platform.http.bodies import DocumentedAs, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
-from caseworker.runs.accept.definitions import Definitions
-from caseworker.runs.errors import DefinitionInUseError, DefinitionNotFoundError
-from caseworker.runs.graphs import Definition, DefinitionVersion, Registered
+from caseworker.platform.paging import Page
+from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.http.definition_body import (
     MAX_VERSION,
     DefinitionName,
@@ -28,7 +33,6 @@ from caseworker.runs.http.definition_body import (
 from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS
 from caseworker.runs.http.problems import QUOTA_EXCEEDED, words_of
-from caseworker.runs.paging import Page
 from caseworker.runs.run import DefinitionRef
 
 NOT_FOUND = {

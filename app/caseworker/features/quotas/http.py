@@ -8,7 +8,8 @@ from typing import Annotated, Self
 from fastapi import Path
 from pydantic import Field
 
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.usage import TenantQuota
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.model_spec import ModelName
 from caseworker.platform.caller import TENANT_FORM, KeyScope
@@ -17,7 +18,7 @@ from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answer
 from caseworker.platform.http.problems import TENANT_REFUSED, ProblemError, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.platform.suggestions import suggestion
-from caseworker.runs.quotas import Quota, TenantQuota
+from caseworker.runs.quotas import Quota
 
 router = api_router("quotas", prefix="/quotas")
 

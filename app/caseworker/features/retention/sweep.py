@@ -12,9 +12,9 @@ from functools import partial
 
 import structlog
 
+from caseworker.features.quotas.usage import NearlyFull
 from caseworker.features.retention.postgres import Days, PostgresRetention
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.quotas import NearlyFull
 
 log = structlog.get_logger(__name__)
 

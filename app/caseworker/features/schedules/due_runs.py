@@ -22,6 +22,7 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.quotas.postgres.enforcement import LOCK
 from caseworker.features.schedules.cron_times import due
 from caseworker.features.schedules.postgres import moment, one, schedule_of, schedules
 from caseworker.features.schedules.schedule import Overlap, Schedule
@@ -32,14 +33,13 @@ from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.accept.postgres.acceptance import ACCEPT_QUEUED, RunInsert
 from caseworker.runs.accept.postgres.acceptance import UNLIMITED as UNLIMITED_QUEUE
-from caseworker.runs.accept.postgres.quotas import LOCK, usual_of
-from caseworker.runs.errors import QueueFullError, RunConflictError
+from caseworker.runs.errors import QueueFullError, QuotaExceededError, RunConflictError
 from caseworker.runs.execute.postgres.runs import StoreLimits, accept_in, cancel_in
 from caseworker.runs.observers import RunObservers
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import Row, accepted_run
 from caseworker.runs.postgres.tables import of_run, runs
-from caseworker.runs.quotas import UNLIMITED, QuotaExceededError
+from caseworker.runs.quotas import UNLIMITED
 from caseworker.runs.run import TERMINAL, CancelRequest, NewRun, RunKey, RunStatus
 
 log = structlog.get_logger(__name__)
@@ -138,7 +138,7 @@ class ScheduleFiring:
 
     def __post_init__(self) -> None:
         """Find out whether batches may start any runs."""
-        usual = usual_of(DEFAULT_TENANT, self.limits.quota)
+        usual = self.limits.quota.for_tenant(DEFAULT_TENANT)
         self._in_batches = replace(usual, max_running=None) == UNLIMITED
 
     async def fire_due(self) -> None:
@@ -242,7 +242,7 @@ class ScheduleFiring:
         inserts = [
             RunInsert(each, None, max_stored_bytes=usual.max_stored_bytes).row
             for each in sorted(new, key=lambda each: each.key)
-            for usual in (usual_of(each.key.tenant, self.limits.quota),)
+            for usual in (self.limits.quota.for_tenant(each.key.tenant),)
         ]
         parameters = (
             max_queued or 0,

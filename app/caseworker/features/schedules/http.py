@@ -14,7 +14,8 @@ from pydantic import (
 )
 
 from caseworker.features.definitions.http import NOT_FOUND
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.definitions.registration import DefinitionNotFoundError
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.features.schedules.cron_times import (
     CRON,
     MAX_CATCH_UP,
@@ -43,7 +44,7 @@ from caseworker.platform.http.problems import (
 )
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.platform.validation import refusal
-from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.body import (
     POST_HEADERS,
@@ -199,7 +200,7 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
             await request.service(WebhookCheck).require_secret(tenant)
         new = await (await request.service(Admissions).new_run(body, request)).current()
         quota = (await request.service(PostgresQuotas).get(tenant)).quota
-        await new.require_models_of(quota)
+        await new.require_models_of(quota.models)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
         problem = request.problem_of(error)
         violations_ = [Violation(f"run.{each.field}", each.message) for each in problem.violations]

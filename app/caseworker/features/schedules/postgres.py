@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.quotas.postgres.enforcement import quota_of, storing
 from caseworker.features.schedules.cron_times import CatchUp, Timing
 from caseworker.features.schedules.schedule import (
     NewSchedule,
@@ -34,11 +35,10 @@ from caseworker.features.schedules.schedule import (
     ScheduleNotFoundError,
     TooManySchedulesError,
 )
+from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.accept.postgres.quotas import quota_of, storing
 from caseworker.runs.execute.postgres.runs import StoreLimits
-from caseworker.runs.paging import Page
 from caseworker.runs.postgres.rows import (
     Row,
     decode_cursor,

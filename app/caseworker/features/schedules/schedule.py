@@ -14,8 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from caseworker.features.schedules.cron_times import Timing
-from caseworker.runs.quotas import Queueing
-from caseworker.runs.run import NewRun, RunKey, RunRequest, Webhook
+from caseworker.runs.run import NewRun, Queueing, RunKey, RunRequest, Webhook
 
 
 class Overlap(StrEnum):

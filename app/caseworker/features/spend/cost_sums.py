@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from caseworker.features.spend.postgres import PostgresCosts
+from caseworker.features.spend.postgres.spend import PostgresCosts
 from caseworker.platform.errors import StoreUnavailableError
 
 log = structlog.get_logger(__name__)

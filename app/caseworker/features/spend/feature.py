@@ -5,7 +5,7 @@ from typing import Final
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.spend import http
 from caseworker.features.spend.cost_sums import CostKeeper
-from caseworker.features.spend.postgres import PostgresCosts, PostgresSpend
+from caseworker.features.spend.postgres.spend import PostgresCosts, PostgresSpend
 
 
 def open_spend(parts: Parts) -> Opened:

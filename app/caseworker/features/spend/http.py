@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import Field
 
-from caseworker.features.spend.postgres import (
+from caseworker.features.spend.postgres.spend import (
     MAX_GROUPS,
     Period,
     PostgresSpend,

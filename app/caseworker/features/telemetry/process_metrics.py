@@ -16,10 +16,11 @@ from prometheus_client import (
     generate_latest,
 )
 
+from caseworker.features.quotas.usage import NearlyFull
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.execute.executor import RunExecutor
-from caseworker.runs.quotas import STORED, NearlyFull
+from caseworker.runs.quotas import STORED
 
 LOOK_SECONDS: Final = 0.5
 """Interval in seconds at which the event-loop lag is measured."""

@@ -16,6 +16,9 @@ from pydantic import Field, StringConstraints, model_validator
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.prepared import PreparedGraph
+from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.registration import DefinitionNotFoundError
+from caseworker.features.quotas.usage import TenantQuota
 from caseworker.features.threads.service import PlannedReply, derived_id
 from caseworker.features.threads.thread import (
     Thread,
@@ -30,8 +33,7 @@ from caseworker.platform.http.problems import (
     Violation,
 )
 from caseworker.platform.validation import refusal
-from caseworker.runs.accept.definitions import Definitions
-from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import (
     Admissions,
     GraphAdmission,
@@ -54,7 +56,6 @@ from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, Threa
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.quotas import TenantQuota
 from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunSource
 from caseworker.runs.service import new_run_id
 
@@ -174,7 +175,7 @@ class ThreadAdmission:
             request_hash=_hash(body.model_dump(mode="json", exclude={"thread_id"})),
         )
         new, _ = await self._answering(thread, AnswerBody(), "?")
-        await new.require_models_of((await self._quota_of(tenant)).quota)
+        await new.require_models_of((await self._quota_of(tenant)).quota.models)
         return thread
 
     def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:

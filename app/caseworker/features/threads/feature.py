@@ -2,15 +2,15 @@
 
 from typing import Final
 
+from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.feature import Feature, Opened, Parts
-from caseworker.features.quotas.postgres import PostgresQuotas
+from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.threads.postgres.old_answers import AnswerMoves
 from caseworker.features.threads.postgres.threads import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
-from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.service import RunService

@@ -40,8 +40,7 @@ from caseworker.platform.http.problems import Errors, ProblemError, ProblemType,
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.http.body import POST_HEADERS, idempotency_key, wait_seconds, wants_stream
-from caseworker.runs.http.event_stream import EVENT_HEADERS
-from caseworker.runs.http.events import stream_accepted
+from caseworker.runs.http.events import EVENT_HEADERS, stream_accepted
 from caseworker.runs.http.fields import MessageId, ThreadId
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from caseworker.core.budget.retry import JITTER, RetryPolicy
 from caseworker.core.trace.payloads import Payloads
+from caseworker.features.background_queue import BackgroundQueue
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.webhooks import http
 from caseworker.features.webhooks.attempts import Deliveries, DeliveryLimits
@@ -13,7 +14,6 @@ from caseworker.features.webhooks.secrets import SecretBox
 from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.webhook_addresses import UrlRules
-from caseworker.runs.execute.queue.background import BackgroundQueue
 from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.http.views import view_of
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE

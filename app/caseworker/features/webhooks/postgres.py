@@ -18,9 +18,9 @@ from caseworker.features.webhooks.delivery import (
     SecretInfo,
 )
 from caseworker.features.webhooks.secrets import SecretBox
+from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.paging import Page
 from caseworker.runs.postgres.queue_jobs import QueuedJob, defer
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE

@@ -19,8 +19,8 @@ from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import RunContext
 from caseworker.engine.events import BUDGET_WARNING, Event
+from caseworker.engine.ports import RunAccounts
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.runs.execute.accounts import Accounts, AccountsOfRun
 from caseworker.runs.execute.outcome import RunOutcome, close
 from caseworker.runs.journal.event_log import run_ended
 from caseworker.runs.journal.journal import RunJournal
@@ -143,17 +143,17 @@ class Execution:
         *,
         grace_seconds: float,
         over: Callable[[], None] = lambda: None,
-        accounts: Accounts | None = None,
+        accounts: Callable[[str, RunJournal], RunAccounts] | None = None,
     ) -> RunContext:
         """Return the context that the run's steps share.
 
-        ``accounts`` are the accounts above runs; None reserves in none of them. ``over`` is called
-        whenever work ends that the run no longer waits for.
+        ``accounts`` returns the accounts above a run; None reserves in none of them. ``over`` is
+        called whenever work ends that the run no longer waits for.
         """
         seed = f"{self.run.key.run_id}/{self.run.fence}"
         of_run = None
         if accounts is not None and self.run.accounts:
-            of_run = AccountsOfRun(self.run.key.tenant, accounts, self.journal)
+            of_run = accounts(self.run.key.tenant, self.journal)
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,

@@ -28,11 +28,12 @@ from caseworker.core.budget.stops import (
 )
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
-from caseworker.engine.approvals import Approvals
+from caseworker.engine.approvals import ApprovalDesk, Approvals
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import LoopTurns, StepSlots
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
+from caseworker.engine.ports import RunAccounts
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import (
@@ -50,8 +51,6 @@ from caseworker.platform.code_table import ExecutedCode
 from caseworker.platform.fair_slots import TENANT, share_of
 from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.runs.errors import BranchNotFoundError
-from caseworker.runs.execute.accounts import Accounts
-from caseworker.runs.execute.approvals import ApprovalStore, RunDesk
 from caseworker.runs.execute.execution import ActiveRun, Execution
 from caseworker.runs.execute.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
 from caseworker.runs.execute.plan import RunGraphs
@@ -63,7 +62,7 @@ from caseworker.runs.execute.release import (
     shutting_down,
     when_there,
 )
-from caseworker.runs.journal.journal import LostRunError
+from caseworker.runs.journal.journal import LostRunError, RunJournal
 from caseworker.runs.journal.replay import restore, spent_before
 from caseworker.runs.kinds import KINDS, parent_of
 from caseworker.runs.observers import RunObservers, log_context
@@ -177,9 +176,9 @@ class RunExecutor:
         services: Mapping[type, Any],
         limits: ExecutorLimits,
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
-        approvals: ApprovalStore | None = None,
+        approvals: Callable[[Run, CancellationToken], ApprovalDesk] | None = None,
         observers: RunObservers | None = None,
-        accounts: Accounts | None = None,
+        accounts: Callable[[str, RunJournal], RunAccounts] | None = None,
         branches: Branches | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -187,7 +186,7 @@ class RunExecutor:
 
         ``branches`` has the messages of threads; None if no run answers in one.
 
-        ``accounts`` are the accounts above runs; None reserves in none of them.
+        ``accounts`` returns the accounts above a run, by tenant and journal; None: it has none.
         """
         self.worker_id = worker_id
         self.broken: dict[RunKey, int] = {}
@@ -609,7 +608,7 @@ class RunExecutor:
         if self._artifacts is not None:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
         if self._approvals is not None:
-            services[Approvals] = Approvals(RunDesk(self._approvals, run, execution.token))
+            services[Approvals] = Approvals(self._approvals(run, execution.token))
         slots = StepSlots(self._limits.max_parallel_steps, self._turns)
         context = execution.context(
             services,

@@ -36,9 +36,13 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.webhook_addresses import AddressRefusedError
-from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.graphs import Definition, ResolvedDefinition, RunnableGraph
+from caseworker.runs.graphs import (
+    Definition,
+    ResolvedDefinition,
+    RunnableGraph,
+    RunnableGraphs,
+)
 from caseworker.runs.http.body import (
     AgentRunBody,
     CaseBody,
@@ -52,10 +56,10 @@ from caseworker.runs.http.definition_body import DefinitionByName
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import AGENT_STEP, EXTERNAL_STEP, KINDS
-from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import (
     DefinitionRef,
     NewRun,
+    Queueing,
     RememberedVersion,
     RunKey,
     RunKind,
@@ -199,7 +203,7 @@ class GraphAdmission(Admission):
 
     kind = RunKind.GRAPH
 
-    def __init__(self, limits: ApiLimits, definitions: Definitions, models: ModelTable) -> None:
+    def __init__(self, limits: ApiLimits, definitions: RunnableGraphs, models: ModelTable) -> None:
         super().__init__(limits, models)
         self._definitions = definitions
 
@@ -408,7 +412,7 @@ class ExternalAdmission(Admission):
 
     kind = RunKind.EXTERNAL
 
-    def __init__(self, limits: ApiLimits, definitions: Definitions, models: ModelTable) -> None:
+    def __init__(self, limits: ApiLimits, definitions: RunnableGraphs, models: ModelTable) -> None:
         super().__init__(limits, models)
         self._definitions = definitions
 

@@ -21,11 +21,12 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.validation import field_of
 from caseworker.runs.errors import (
-    CallNotFoundError,
     GraphRefusedError,
     IdempotencyMismatchError,
     InvalidRunError,
     QueueFullError,
+    QuotaExceededError,
+    RateState,
     RunConflictError,
     RunNotEndedError,
     RunNotFoundError,
@@ -33,7 +34,6 @@ from caseworker.runs.errors import (
     SourceNotFoundError,
     TooManyPendingCancelsError,
 )
-from caseworker.runs.quotas import QuotaExceededError, RateState
 
 MAX_GRAPH_VIOLATIONS = 100
 """Maximum number of graph problems reported in one response."""
@@ -94,14 +94,6 @@ RUN_NOT_FOUND = ProblemType(
     status=404,
     title="Run not found",
     detail="No run has this ID. A pending cancel request does not create a run.",
-)
-CALL_NOT_FOUND = ProblemType(
-    slug="call-not-found",
-    status=404,
-    title="Call not found",
-    detail=(
-        "The run has no call with this node ID. GET /runs/{run_id}/trace lists the calls in nodes."
-    ),
 )
 RUN_CONFLICT = ProblemType(
     slug="run-conflict",
@@ -204,7 +196,6 @@ ERRORS: Errors = {
     IdempotencyMismatchError: IDEMPOTENCY_MISMATCH,
     InvalidRunError: lambda error: invalid(error.field, str(error)),
     GraphRefusedError: graph_refused,
-    CallNotFoundError: CALL_NOT_FOUND,
     TooManyPendingCancelsError: TOO_MANY_PENDING_CANCELS,
     QueueFullError: _queue_full,
     QuotaExceededError: _quota_exceeded,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, model_validator
 from starlette.datastructures import QueryParams
@@ -130,13 +130,3 @@ class CancelRunsBody(BodyModel):
             for key, value in (self.metadata or {}).items()
         }
         return RunFilter(**fields, metadata=texts, limit=MAX_CANCELLED_AT_ONCE)
-
-
-class TraceQuery(QueryModel):
-    """Query parameters that determine how a trace is returned."""
-
-    format: Literal["json", "explain", "otlp"] = "json"
-    """Format of the trace: ``json`` is the snapshot, ``explain`` a readable text, ``otlp``
-    OpenTelemetry spans without content."""
-    payloads: bool = False
-    """Whether the snapshot includes the request and reply of each call."""

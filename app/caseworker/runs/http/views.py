@@ -12,6 +12,7 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.payloads import Payloads
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import DocumentedAs, View, by_kind
+from caseworker.platform.paging import Page
 from caseworker.runs.http.result_views import (
     AgentResult,
     CaseResult,
@@ -21,7 +22,6 @@ from caseworker.runs.http.result_views import (
     Usage,
 )
 from caseworker.runs.kinds import external_name, parent_of
-from caseworker.runs.paging import Page
 from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus
 from caseworker.runs.run import CallRecord, DefinitionRef, Run, RunKind, RunStatus
 

@@ -14,13 +14,13 @@ from caseworker.core.budget.accounts import TENANT
 from caseworker.core.budget.budget import Budget
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.paging import Page
 from caseworker.runs.errors import InvalidRunError
-from caseworker.runs.paging import Page
-from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import (
     CancelRequest,
     DefinitionRef,
     NewRun,
+    Queueing,
     Run,
     RunKey,
     RunKind,

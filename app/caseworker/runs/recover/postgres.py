@@ -32,7 +32,6 @@ from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, Pool, transaction
-from caseworker.runs.execute.postgres.approvals import WAKE_DUE
 from caseworker.runs.execute.postgres.runs import halt_overdue, stopped_started
 from caseworker.runs.execute.queue.work_search import Search, look_statement
 from caseworker.runs.observers import RunObservers
@@ -147,6 +146,18 @@ DELETE FROM procrastinate_jobs WHERE id IN (
 STALLED_AFTER = 3
 """Factor by which a queue worker's time to count as dead exceeds that of a process. It sends fewer
 heartbeats, because only the deletion of its unfinished jobs depends on them."""
+
+WAKE_DUE = """
+WITH due AS MATERIALIZED (
+    SELECT tenant_id, run_id FROM runs
+    WHERE status = 'waiting' AND queued_at <= statement_timestamp()
+    ORDER BY queued_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
+FROM due WHERE runs.tenant_id = due.tenant_id AND runs.run_id = due.run_id
+RETURNING runs.tenant_id, runs.run_id, runs.queued_at
+"""
+"""Queue waiting runs whose approval has timed out or whose deadline has passed."""
 
 
 class PostgresWorkers:

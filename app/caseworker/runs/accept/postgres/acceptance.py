@@ -19,7 +19,7 @@ from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.queue_jobs import EXECUTE, QUEUE
 from caseworker.runs.postgres.rows import Row, new_run_to_json
-from caseworker.runs.quotas import Quota, few_of_queue
+from caseworker.runs.quotas import Quota
 from caseworker.runs.run import NewRun, RunKey
 
 _INSERT = """
@@ -328,6 +328,11 @@ async def _queue(
         new = await (await connection.execute(ASK_FOR_ROOM, room_parameters)).fetchall()
         answers |= {_key_of(row): _without_room(row) for row in new}
     return answers
+
+
+def few_of_queue(places: int) -> int:
+    """Return how many runs each tenant may queue even if a queue for ``places`` runs is full."""
+    return places // 10 or 1
 
 
 def _lock_order(insert: RunInsert) -> tuple[str, RunKey]:

@@ -28,11 +28,12 @@ from caseworker.runs.accept.postgres.acceptance import (
     COUNT_QUEUED_OF,
     LOCK_KEY,
     RunInsert,
+    few_of_queue,
 )
 from caseworker.runs.accept.postgres.acceptance import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
-from caseworker.runs.accept.postgres.quotas import admission_of, left_of_rate, storing, usual_of
+from caseworker.runs.accept.postgres.checks import AcceptChecks
 from caseworker.runs.accept.postgres.run_import import take_over
 from caseworker.runs.errors import (
     IdempotencyMismatchError,
@@ -41,7 +42,7 @@ from caseworker.runs.errors import (
     TooManyPendingCancelsError,
 )
 from caseworker.runs.execute.outcome import cancelled_while_queued, stopped_while_queued
-from caseworker.runs.execute.postgres.approvals import suspend_in
+from caseworker.runs.execute.postgres.suspension import suspend_in
 from caseworker.runs.journal.event_log import late_result
 from caseworker.runs.journal.postgres.journal_rows import (
     call_to_json,
@@ -83,7 +84,7 @@ from caseworker.runs.postgres.run_statements import (
     WRITE_EVENTS,
 )
 from caseworker.runs.postgres.tables import of_run, runs
-from caseworker.runs.quotas import UNLIMITED, Quota, few_of_queue
+from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.read.postgres.run_listing import can_be_stopped, stoppable
 from caseworker.runs.read.postgres.run_reader import (
     RUN_OF_KEY,
@@ -125,6 +126,8 @@ class StoreLimits:
     max_queued: int | None = None
     quota: Quota
     """Quota for tenants without their own quota."""
+    checks: AcceptChecks
+    """Checks runs that batches do not accept."""
     accept_timeout_seconds: float
 
 
@@ -141,7 +144,7 @@ class PostgresRuns(PostgresRunReader):
     """Whether the default quota limits at most storage, which a batch checks itself."""
 
     def __post_init__(self) -> None:
-        self._in_batches = usual_of(DEFAULT_TENANT, self.limits.quota) == UNLIMITED
+        self._in_batches = self.limits.quota.for_tenant(DEFAULT_TENANT) == UNLIMITED
 
     async def accept(self, new: NewRun, *, worker_id: str | None) -> Accepted:
         """Store a run durably, claimed for ``worker_id``; without a worker, queued."""
@@ -156,7 +159,7 @@ class PostgresRuns(PostgresRunReader):
             return await self._accept_alone(new, worker_id)
 
     async def _accept_in_batch(self, new: NewRun, worker_id: str | None) -> Accepted:
-        max_queued, usual = self.limits.max_queued, usual_of(new.key.tenant, self.limits.quota)
+        max_queued, usual = self.limits.max_queued, self.limits.quota.for_tenant(new.key.tenant)
         insert = RunInsert(
             new,
             worker_id,
@@ -353,15 +356,14 @@ async def accept_in(
         earlier = await _earlier_by_key(connection, new)
         if earlier is not None:
             return await _repeated(connection, earlier, limits)
-    admission = await admission_of(connection, new, limits.quota)
+    admission = await limits.checks.check_of(connection, new, limits.quota)
     if admission is not None:
         new = admission.restricted
     overdue = new.is_overdue
     if overdue or (admission is not None and not admission.may_begin):
         worker_id = None
     document = dump([new_run_to_json(new, worker_id)])
-    checked = storing(connection, new.key.tenant, admission.quota) if admission else nullcontext()
-    async with checked:
+    async with nullcontext() if admission is None else admission.storing(connection):
         row = (await connection.exec_driver_sql(ACCEPT_ONE, (document,))).mappings().one_or_none()
     if row is None:
         # A run with this ID exists; ON CONFLICT has locked its row.
@@ -380,7 +382,7 @@ async def accept_in(
     max_queued, rate = limits.max_queued, None
     if queued and max_queued is not None and not await _has_place(connection, new, max_queued):
         if admission is not None:
-            rate = await left_of_rate(connection, new.key.tenant, limits.quota)
+            rate = await limits.checks.left_of_rate(connection, new.key.tenant, limits.quota)
         raise QueueFullError(rate)
     if admission is not None:
         rate = await admission.charge(connection, queued=queued)
@@ -392,7 +394,7 @@ async def accept_in(
 
 async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) -> Accepted:
     """Answer a repeated request with its run; this consumes none of the tenant's rate."""
-    rate = await left_of_rate(connection, run.key.tenant, limits.quota)
+    rate = await limits.checks.left_of_rate(connection, run.key.tenant, limits.quota)
     return Accepted(run, created=False, rate=rate)
 
 

@@ -27,7 +27,6 @@ from caseworker.runs.accept.postgres.acceptance import (
     RunInsert,
     accept_in_batch,
 )
-from caseworker.runs.accept.postgres.quotas import usual_costs
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.journal.postgres.journal_rows import (
     Ownership,
@@ -112,7 +111,7 @@ class PostgresJournal:
         ``usual`` is the quota of tenants that have none of their own.
         """
         self._url = url
-        self._usual = usual_costs(usual)
+        self._usual = _costs_of(usual)
         self._tenants_wait = tenants_wait
         self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
@@ -225,7 +224,7 @@ async def write_in_batch(
     """Write a batch, with one statement per kind; return the responses in the same order.
 
     ``costs`` are the cost limits of tenants without a quota of their own, from
-    :func:`usual_costs`.
+    :func:`_costs_of`.
 
     The statements do not share a transaction. Each write is complete in itself, and may be repeated
     if the second statement fails.
@@ -348,3 +347,9 @@ def _merged(writes: Iterable[Mapping[Any, str]]) -> str:
 
 def _array(texts: Iterable[str]) -> str:
     return f"[{','.join(texts)}]"
+
+
+def _costs_of(usual: Quota) -> str:
+    """Return the cost limits of tenants without a quota of their own, as JSON for SQL functions."""
+    limits = {"day": usual.max_cost_usd_per_day, "month": usual.max_cost_usd_per_month}
+    return dump({name: None if limit is None else str(limit) for name, limit in limits.items()})

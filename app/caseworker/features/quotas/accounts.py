@@ -104,6 +104,10 @@ class Accounts:
             self._tenants[tenant].changes += 1
             self._tenants[tenant].wake()
 
+    def of_run(self, tenant: str, journal: RunJournal) -> "AccountsOfRun":
+        """Return the accounts in which the calls of a run of ``tenant`` reserve."""
+        return AccountsOfRun(tenant, self, journal)
+
     def place(self, tenant: str) -> Place:
         """Return a new position behind all waiting calls of a tenant."""
         return Place(self._tenants[tenant])

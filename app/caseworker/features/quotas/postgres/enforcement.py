@@ -7,17 +7,16 @@ nor these statements.
 
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.budget.accounts import TENANT
-from caseworker.platform.caller import DEFAULT_TENANT
-from caseworker.platform.postgres.json_text import dump
+from caseworker.runs.errors import QuotaExceededError, RateState
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.run_statements import BY_CALLS
-from caseworker.runs.quotas import UNLIMITED, Quota, QuotaExceededError, RateState
+from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import NewRun
 
 RETRY_SECONDS = 2
@@ -146,6 +145,10 @@ class RunAdmission:
         """The accounts in which the calls of the run reserve."""
         return (TENANT,) if self.quota.limits_cost else ()
 
+    def storing(self, connection: AsyncConnection) -> AbstractAsyncContextManager[None]:
+        """Check the storage quota after the writes of the block; see :func:`storing`."""
+        return storing(connection, self.new.key.tenant, self.quota)
+
     async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
         """Charge the stored run to the quota; return the state of the rate limit.
 
@@ -156,7 +159,7 @@ class RunAdmission:
             GraphRefusedError: the run uses a model that the tenant may not use.
         """
         quota = self.quota
-        await self.new.require_models_of(quota)
+        await self.new.require_models_of(quota.models)
         rate = await self._take_rate(connection)
         # A rejected run is rolled back and consumes none of the rate.
         rate_after = None if rate is None else replace(rate, remaining=rate.remaining + 1)
@@ -213,23 +216,39 @@ class RunAdmission:
         await connection.exec_driver_sql(_RESERVE_CALLS, run)
 
 
-async def admission_of(
-    connection: AsyncConnection, new: NewRun, usual: Quota
-) -> RunAdmission | None:
-    """Lock the tenant and return the admission check for a run; None if no limit applies."""
-    quota = await quota_of(connection, new.key.tenant, usual)
-    if quota == UNLIMITED and new.queueing.concurrency_key is None:
-        return None
-    tenant = new.key.tenant
-    await connection.exec_driver_sql(LOCK, (tenant,))
-    parameters = {
-        "tenant": tenant,
-        "key": new.queueing.concurrency_key,
-        "most_queued": quota.max_queued or 0,
-        "looked_at": 0 if quota.max_running is None else LOOKED_AT,
-    }
-    counts = (await connection.exec_driver_sql(COUNTS, parameters)).mappings().one()
-    return RunAdmission(quota, counts, new)
+class QuotaChecks:
+    """Checks the quotas of tenants when runs are accepted; see :class:`AcceptChecks`."""
+
+    async def check_of(
+        self, connection: AsyncConnection, new: NewRun, usual: Quota
+    ) -> RunAdmission | None:
+        """Lock the tenant and return the admission check for a run; None if no limit applies."""
+        quota = await quota_of(connection, new.key.tenant, usual)
+        if quota == UNLIMITED and new.queueing.concurrency_key is None:
+            return None
+        tenant = new.key.tenant
+        await connection.exec_driver_sql(LOCK, (tenant,))
+        parameters = {
+            "tenant": tenant,
+            "key": new.queueing.concurrency_key,
+            "most_queued": quota.max_queued or 0,
+            "looked_at": 0 if quota.max_running is None else LOOKED_AT,
+        }
+        counts = (await connection.exec_driver_sql(COUNTS, parameters)).mappings().one()
+        return RunAdmission(quota, counts, new)
+
+    async def left_of_rate(
+        self, connection: AsyncConnection, tenant: str, usual: Quota
+    ) -> RateState | None:
+        """Return the state of a tenant's rate limit without consuming it; None without a limit."""
+        per_minute = (await quota_of(connection, tenant, usual)).max_runs_per_minute
+        if per_minute is None:
+            return None
+        parameters = {"tenant": tenant, "most": float(per_minute)}
+        available = (
+            await connection.exec_driver_sql(_LEFT_OF_RATE, parameters)
+        ).scalar_one_or_none()
+        return _rate(per_minute, per_minute if available is None else available)
 
 
 @asynccontextmanager
@@ -259,42 +278,16 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
             )
 
 
-async def left_of_rate(connection: AsyncConnection, tenant: str, usual: Quota) -> RateState | None:
-    """Return the state of a tenant's rate limit without consuming it; None if it has no limit."""
-    per_minute = (await quota_of(connection, tenant, usual)).max_runs_per_minute
-    if per_minute is None:
-        return None
-    parameters = {"tenant": tenant, "most": float(per_minute)}
-    available = (await connection.exec_driver_sql(_LEFT_OF_RATE, parameters)).scalar_one_or_none()
-    return _rate(per_minute, per_minute if available is None else available)
-
-
 def _rate(per_minute: int, available: float) -> RateState:
     missing = (-available if available < 0 else per_minute - available) * 60 / (per_minute or 1)
     remaining = math.floor(max(0.0, available))
     return RateState(limit=per_minute, remaining=remaining, reset_seconds=math.ceil(missing))
 
 
-def usual_of(tenant: str, usual: Quota) -> Quota:
-    """Return the default quota for a tenant.
-
-    That is ``usual``, but the default tenant (used without API keys) has unlimited storage.
-    """
-    if tenant != DEFAULT_TENANT:
-        return usual
-    return replace(usual, max_stored_bytes=None, max_definitions=None, max_threads=None)
-
-
-def usual_costs(usual: Quota) -> str:
-    """Return the cost limits of tenants without a quota of their own, as JSON for SQL functions."""
-    limits = {"day": usual.max_cost_usd_per_day, "month": usual.max_cost_usd_per_month}
-    return dump({name: None if limit is None else str(limit) for name, limit in limits.items()})
-
-
 async def quota_of(connection: AsyncConnection, tenant: str, usual: Quota) -> Quota:
     """Return a tenant's own quota, or ``usual`` if it has none."""
     row = await row_of(connection, tenant)
-    return usual_of(tenant, usual) if row is None else quota_in(row)
+    return usual.for_tenant(tenant) if row is None else quota_in(row)
 
 
 async def row_of(connection: AsyncConnection, tenant: str) -> Row | None:

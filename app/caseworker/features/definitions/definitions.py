@@ -18,11 +18,7 @@ import orjson
 from cachetools import LRUCache
 
 from caseworker.core.graph.validation import Problem, Severity
-from caseworker.nodes.catalog import NodeCatalog
-from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
-from caseworker.platform.fair_threads import PacedThread
-from caseworker.platform.suggestions import MAX_NAMES, suggestion
-from caseworker.runs.accept.expansion import (
+from caseworker.features.definitions.expansion import (
     SMALL_BYTES,
     Expansion,
     GraphSize,
@@ -30,23 +26,27 @@ from caseworker.runs.accept.expansion import (
     canonical,
     place_of,
 )
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
-from caseworker.runs.errors import (
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionNotFoundError,
-    GraphRefusedError,
+    NewDefinition,
+    Registered,
 )
+from caseworker.nodes.catalog import NodeCatalog
+from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
+from caseworker.platform.fair_threads import PacedThread
+from caseworker.platform.paging import Page
+from caseworker.platform.suggestions import MAX_NAMES, suggestion
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import (
     Definition,
     DefinitionVersion,
     GraphLimits,
-    NewDefinition,
-    Registered,
     ResolvedDefinition,
     RunnableGraph,
 )
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.paging import Page
 from caseworker.runs.run import DefinitionRef
 
 COMPILED_BYTES = 512 * 1024

@@ -17,16 +17,11 @@ from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
 from caseworker.nodes.fields import joined
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.platform.paging import Page
 from caseworker.platform.validation import field_of
-from caseworker.runs.errors import (
-    ApprovalDecidedError,
-    ApprovalNotFoundError,
-    InvalidArgumentsError,
-    RunNotFoundError,
-)
+from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.execute.release import when_there
 from caseworker.runs.journal.journal import lost_run
-from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
@@ -38,6 +33,22 @@ interrupted."""
 
 MAX_PROBLEMS = 20
 """Maximum number of problems to report if replacement arguments are invalid."""
+
+
+class ApprovalNotFoundError(LookupError):
+    """The run has no approval with this ID."""
+
+
+class ApprovalDecidedError(Exception):
+    """The approval was already decided or timed out, or its run has ended."""
+
+
+class InvalidArgumentsError(ValueError):
+    """Arguments violate their schema; each problem names a field and explains how to fix it."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__(f"{len(problems)} problems")
+        self.problems = tuple(problems)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

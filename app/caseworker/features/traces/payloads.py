@@ -12,18 +12,22 @@ from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import REDACTED, Payload, Payloads
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.step_path import StepPath
-from caseworker.runs.errors import CallNotFoundError, RunNotFoundError
-from caseworker.runs.ports import Branches, RunStore
-from caseworker.runs.read.conversations import (
+from caseworker.features.traces.conversations import (
     beginning_of,
     names_branch,
     whole_request,
     with_branch,
 )
-from caseworker.runs.read.step_inputs import sources_of
+from caseworker.features.traces.step_inputs import sources_of
+from caseworker.runs.errors import RunNotFoundError
+from caseworker.runs.ports import Branches, RunStore
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
 
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
+
+
+class CallNotFoundError(LookupError):
+    """The run has no call with this node ID."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import Path, Query, Response
 from fastapi.responses import PlainTextResponse
@@ -12,21 +12,41 @@ from caseworker.core.trace.explain import MAX_NODES, explain
 from caseworker.core.trace.payloads import Payload, Payloads
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
+from caseworker.features.traces.call_views import CallDetails
+from caseworker.features.traces.payloads import CallNotFoundError, PayloadReading
+from caseworker.features.traces.trace_views import TraceView
+from caseworker.platform.http.bodies import QueryModel
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
-from caseworker.platform.http.problems import ATTEMPT_SUPERSEDED
+from caseworker.platform.http.problems import ATTEMPT_SUPERSEDED, Errors, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router, for_run_keys
-from caseworker.runs.http.call_views import CallDetails
 from caseworker.runs.http.fields import RunIdPath
-from caseworker.runs.http.problems import CALL_NOT_FOUND, RUN_NOT_FOUND
-from caseworker.runs.http.query import TraceQuery
-from caseworker.runs.http.trace_views import TraceView
-from caseworker.runs.read.payloads import PayloadReading
+from caseworker.runs.http.problems import RUN_NOT_FOUND
 from caseworker.runs.run import RunKey, RunStatus
 from caseworker.runs.service import RunService, Trace
+
+CALL_NOT_FOUND = ProblemType(
+    slug="call-not-found",
+    status=404,
+    title="Call not found",
+    detail=(
+        "The run has no call with this node ID. GET /runs/{run_id}/trace lists the calls in nodes."
+    ),
+)
+ERRORS: Errors = {CallNotFoundError: CALL_NOT_FOUND}
 
 router = api_router("runs", prefix="/runs")
 
 NodeIdPath = Annotated[str, Path(description="ID of a CallNode, such as n000003.", max_length=32)]
+
+
+class TraceQuery(QueryModel):
+    """Query parameters that determine how a trace is returned."""
+
+    format: Literal["json", "explain", "otlp"] = "json"
+    """Format of the trace: ``json`` is the snapshot, ``explain`` a readable text, ``otlp``
+    OpenTelemetry spans without content."""
+    payloads: bool = False
+    """Whether the snapshot includes the request and reply of each call."""
 
 
 @router.get(

@@ -1,4 +1,4 @@
-"""Storage for approvals in Postgres; see :mod:`caseworker.runs.execute.approvals`.
+"""Storage for approvals in Postgres; see :mod:`caseworker.features.approvals.approvals`.
 
 Asking, deciding and suspending first lock the run's row in a separate statement, and then read. A
 statement that itself waits for the lock would not see rows committed during the wait.
@@ -23,16 +23,16 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
+from caseworker.features.approvals.approvals import Approval, Deciding
+from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import storable
-from caseworker.runs.execute.approvals import Approval, Deciding
+from caseworker.runs.execute.postgres.suspension import LOCK_OWNED
 from caseworker.runs.observers import RunNotifier
-from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
 from caseworker.runs.postgres.listener import DECISION_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
-from caseworker.runs.postgres.run_statements import OWNED
 from caseworker.runs.postgres.tables import approvals, of_run, runs
 from caseworker.runs.run import TERMINAL, Run, RunKey
 
@@ -69,49 +69,6 @@ _WAITING = (
 Their runs are looked up one by one, because Postgres would otherwise read and sort all questions:
 it expects that few of the runs have not ended.
 """
-
-SUSPEND = """
-UPDATE runs SET status = CASE WHEN goes_on THEN 'queued' ELSE 'waiting' END, worker_id = NULL,
-    attempts = attempts - 1, active_seconds = %(active_seconds)s,
-    queued_at = CASE WHEN goes_on THEN now.at ELSE least(until, %(deadline)s::timestamptz) END
-FROM (SELECT clock_timestamp() AS at) AS now, LATERAL (
-    SELECT coalesce(bool_or(decision IS NOT NULL OR expires_at <= now.at), true) AS answered,
-        min(expires_at) AS until
-    FROM approvals WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
-        AND approval_id = ANY(%(waits_for)s)
-) AS asked, LATERAL (
-    SELECT answered OR EXISTS (
-        SELECT FROM runs WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
-            AND cancel_requested_at IS NOT NULL
-    ) AS goes_on
-) AS found
-WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s
-RETURNING runs.status, runs.queued_at
-"""
-"""Suspend a run until an approval is decided.
-
-:data:`LOCK_OWNED` must have locked the run's row in the same transaction. The run is queued instead
-if an approval was already decided or has timed out, or if the run has a cancel request. While a run
-waits, ``queued_at`` is the latest time at which it resumes.
-"""
-
-LOCK_OWNED = f"""
-SELECT FROM runs WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
-FOR NO KEY UPDATE
-"""
-"""Lock a run's row if it has the owner's fencing token; returns no row if ownership was lost."""
-
-WAKE_DUE = """
-WITH due AS MATERIALIZED (
-    SELECT tenant_id, run_id FROM runs
-    WHERE status = 'waiting' AND queued_at <= statement_timestamp()
-    ORDER BY queued_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
-FROM due WHERE runs.tenant_id = due.tenant_id AND runs.run_id = due.run_id
-RETURNING runs.tenant_id, runs.run_id, runs.queued_at
-"""
-"""Queue waiting runs whose approval has timed out or whose deadline has passed."""
 
 WAKE_DECIDED = """
 UPDATE runs SET status = 'queued', queued_at = clock_timestamp()
@@ -217,27 +174,6 @@ class PostgresApprovals:
             lambda row: [row["requested_at"].isoformat(), row["run_id"], row["approval_id"]],
             _of_row,
         )
-
-
-async def suspend_in(
-    connection: AsyncConnection, run: Run, *, active_seconds: float, waits_for: Collection[str]
-) -> Any:
-    """Suspend a run in this transaction, until an approval in ``waits_for`` is decided.
-
-    Return the row with its new status, or None if ownership of the run was lost.
-    """
-    key = run.key
-    locked = await connection.exec_driver_sql(LOCK_OWNED, (key.tenant, key.run_id, run.fence))
-    if locked.rowcount == 0:
-        return None
-    suspended = {
-        "tenant": key.tenant,
-        "run_id": key.run_id,
-        "active_seconds": active_seconds,
-        "deadline": run.request.deadline,
-        "waits_for": list(waits_for),
-    }
-    return (await connection.exec_driver_sql(SUSPEND, suspended)).one()
 
 
 async def _time_out(connection: AsyncConnection, key: RunKey, approval_ids: Sequence[str]) -> None:

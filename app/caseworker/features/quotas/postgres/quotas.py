@@ -8,10 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.platform.caller import DEFAULT_TENANT
-from caseworker.platform.postgres.audit import Act, record
-from caseworker.platform.postgres.engines import Pool, transaction
-from caseworker.runs.accept.postgres.quotas import (
+from caseworker.features.quotas.postgres.enforcement import (
     COSTS,
     COUNTS,
     FIELDS,
@@ -20,11 +17,14 @@ from caseworker.runs.accept.postgres.quotas import (
     STORED_USE,
     quota_in,
     row_of,
-    usual_of,
 )
+from caseworker.features.quotas.usage import WARN_PERCENT, NearlyFull, QuotaUse, TenantQuota
+from caseworker.platform.caller import DEFAULT_TENANT
+from caseworker.platform.postgres.audit import Act, record
+from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
 from caseworker.runs.postgres.rows import Row
-from caseworker.runs.quotas import STORED, WARN_PERCENT, NearlyFull, Quota, QuotaUse, TenantQuota
+from caseworker.runs.quotas import STORED, Quota
 
 _PUT = f"""
 INSERT INTO quotas (tenant_id, {", ".join(FIELDS)})
@@ -66,7 +66,7 @@ class PostgresQuotas:
             for statement in (COUNTS, COSTS, STORED_USE):
                 counts |= (await connection.exec_driver_sql(statement, counted)).mappings().one()
         use = QuotaUse(**{name: counts[name] for name in QuotaUse.__dataclass_fields__})
-        usual = TenantQuota(tenant=tenant, quota=usual_of(tenant, self._usual), is_default=True)
+        usual = TenantQuota(tenant=tenant, quota=self._usual.for_tenant(tenant), is_default=True)
         return replace(usual if row is None else _quota_in(row), use=use)
 
     async def find(self) -> Sequence[TenantQuota]:

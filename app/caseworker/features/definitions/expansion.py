@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from caseworker.core.graph.validation import Problem
+from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.registration import DefinitionsTooLargeError
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionReference, agents_in
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
-from caseworker.runs.errors import DefinitionsTooLargeError, GraphRefusedError
+from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import GraphLimits
 from caseworker.runs.run import DefinitionRef
 

@@ -1,4 +1,4 @@
-"""Adds up the charges in the journals of runs; see :mod:`caseworker.runs.read.postgres.costs`.
+"""Adds up the charges in the journals of runs; see :mod:`caseworker.features.spend.postgres.costs`.
 
 A journal contains the charges of one run without its children, so each child is counted once.
 Failed and interrupted calls keep their charges, and a call in flight is charged with its estimate.
@@ -11,10 +11,7 @@ from typing import Any, Final, Literal
 
 from psycopg.errors import QueryCanceled
 
-from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.fair_slots import FairSlots
-from caseworker.platform.postgres.engines import Pool, transaction
-from caseworker.runs.read.postgres.costs import (
+from caseworker.features.spend.postgres.costs import (
     AGENT,
     FIND_GAPS,
     KEEP,
@@ -24,6 +21,9 @@ from caseworker.runs.read.postgres.costs import (
     kept_costs_by_run,
     live_costs,
 )
+from caseworker.platform.errors import StoreUnavailableError
+from caseworker.platform.fair_slots import FairSlots
+from caseworker.platform.postgres.engines import Pool, transaction
 
 Period = Literal["day", "month"]
 

@@ -25,9 +25,9 @@ from caseworker.core.trace.payloads import Payload
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.step_trace import StepUse, add_nested, uses_of
 from caseworker.engine.step_path import StepPath
+from caseworker.features.traces.snapshot_views import TraceSnapshot
 from caseworker.platform.http.bodies import DocumentedAs, View
 from caseworker.runs.http.graph_shape import GraphShape
-from caseworker.runs.http.snapshot_views import TraceSnapshot
 from caseworker.runs.http.views import Links
 from caseworker.runs.run import RunStatus
 from caseworker.runs.service import Trace

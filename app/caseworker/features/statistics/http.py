@@ -5,13 +5,12 @@ from typing import Annotated
 
 from fastapi import Query
 
+from caseworker.features.statistics.postgres import Period, PostgresStatistics
 from caseworker.platform.http.bodies import Instant, QueryModel, View
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import ApiRequest, api_router
-from caseworker.runs.ports import Period
 from caseworker.runs.run import RunStatus
-from caseworker.runs.service import RunService
 
 router = api_router("runs", prefix="/statistics")
 
@@ -109,7 +108,7 @@ async def get_statistics(
 ) -> RunStatistics:
     """Return how many runs were accepted over time, how they ended and how long they took."""
     after, before = query.range()
-    figures = await request.service(RunService).store.statistics(
+    figures = await request.service(PostgresStatistics).find(
         request.caller.tenant, query.period, after, before
     )
     return RunStatistics(period=query.period, after=after, before=before, **figures)

@@ -16,26 +16,28 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.graph.validation import Problem
-from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.postgres.audit import Act, record
-from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.platform.postgres.json_text import exact_dump
-from caseworker.runs.accept.postgres.definition_heads import HEAD, HEADS, DefinitionHeads, asked_for
-from caseworker.runs.accept.postgres.quotas import quota_of, storing
-from caseworker.runs.errors import (
+from caseworker.features.definitions.postgres.definition_heads import (
+    HEAD,
+    HEADS,
+    DefinitionHeads,
+    asked_for,
+)
+from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
     DefinitionNotFoundError,
     DefinitionsTooLargeError,
-    GraphRefusedError,
-)
-from caseworker.runs.graphs import (
-    Definition,
-    DefinitionVersion,
     NewDefinition,
     Registered,
 )
-from caseworker.runs.paging import Page
+from caseworker.features.quotas.postgres.enforcement import quota_of, storing
+from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.paging import Page
+from caseworker.platform.postgres.audit import Act, record
+from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.platform.postgres.json_text import exact_dump
+from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.postgres.rows import decode_cursor, page_of
 from caseworker.runs.postgres.tables import definitions
 from caseworker.runs.quotas import UNLIMITED, Quota

@@ -6,13 +6,12 @@ the inputs of its graph: those of the run, or those of the step that executes th
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel, Edge, GraphStep, StepGraph
 from caseworker.engine.context import Outputs
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import Routing
 from caseworker.engine.step_path import StepPath
+from caseworker.runs.graphs import shape_of
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import RunRequest
 
@@ -57,26 +56,3 @@ def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
     edges = prepared.topology.incoming.get(step_id, ())
     keys = {edge.source: routing.path_of(edge.source).record_key for edge in edges}
     return StepSources(step_id, routing, keys)
-
-
-def shape_of(graph: Mapping[str, Any]) -> StepGraph:
-    """Return the structure of a stored graph; it is valid, because it was checked on acceptance."""
-    entry = graph.get("entry")
-    return StepGraph(
-        id="",
-        steps=tuple(
-            GraphStep(id=step["id"], type=step["type"], data=step["data"])
-            for step in graph.get("steps", ())
-        ),
-        edges=tuple(
-            Edge(
-                source=edge["source"],
-                target=edge["target"],
-                channel=Channel(edge["data"]["channel"]),
-                source_handle=edge.get("source_handle", DEFAULT_HANDLE),
-                target_handle=edge.get("target_handle", DEFAULT_HANDLE),
-            )
-            for edge in graph.get("edges", ())
-        ),
-        entry=None if entry is None else tuple(entry),
-    )
