@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
-from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import ESTIMATED_OF, Room, Scope
+from caseworker.core.budget.budget import ESTIMATED_OF, Dimension
+from caseworker.core.budget.ledger import Room, Scope
 from caseworker.core.budget.retry import RetryPolicy, WaitTooLong, verdict
 from caseworker.core.budget.usage import Charge, CheckedCharge
 from caseworker.core.trace.execution_graph import ExecutionGraph

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
 from caseworker.models.gateway import Completion, Tier
@@ -45,9 +44,9 @@ async def ask_if_possible(
         work.log.add(step_type, event="provider_error", **about)
         return None
     except BudgetExceededError as refused:
-        refusal = refused.cause.dimension
-        if refusal is Dimension.SECONDS:
+        if refused.cause.interrupts:
             raise
+        refusal = refused.cause.dimension
     work.log.add(step_type, event=f"{name}_refused", reason=str(refusal))
     return None
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.retry import RetryPolicy
 from caseworker.engine.call import Answered, Call, CallFailedError, Reply
 from caseworker.engine.context import FlowContext
@@ -27,7 +26,7 @@ from caseworker.models.ports import ToolCall
 from caseworker.nodes.agent.definition import ToolUse
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
-from caseworker.tools.ports import ToolResult
+from caseworker.tools.ports import ONE_TOOL_CALL, ToolResult
 
 CHILD: Final = "child_run_id"
 """Metadata of the node of a child run, and the kind in its key."""
@@ -75,7 +74,7 @@ def reported_tool(context: FlowContext, requested: RequestedTool, result: Any) -
         kind="tool",
         name=name,
         request_hash=digest,
-        per_attempt={Dimension.TOOL_CALLS: 1},
+        per_attempt=ONE_TOOL_CALL,
         external=False,
         retry=_SINGLE_ATTEMPT,
         metadata={"reported": True, "args": displayed},
