@@ -237,7 +237,7 @@ class RunService:
 
     async def wait(self, key: RunKey, *, seconds: float) -> Run:
         """Return a run once it has ended, or in its current state after ``seconds``."""
-        pause, longest = POLL_SECONDS
+        delay_seconds, max_delay_seconds = POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
             run = await self._until_ended_here(key, until)
@@ -245,8 +245,8 @@ class RunService:
             remaining = until - time.monotonic()
             if run.finished or remaining <= 0 or self._closing.is_set():
                 return run
-            await set_within(self._closing, min(pause, remaining))
-            pause = min(2 * pause, longest)
+            await set_within(self._closing, min(delay_seconds, remaining))
+            delay_seconds = min(2 * delay_seconds, max_delay_seconds)
 
     async def ended_here(self, key: RunKey, *, seconds: float) -> None:
         """Wait until this process does not execute a run any more, for at most ``seconds``."""

@@ -188,7 +188,7 @@ class EnvironmentSource(InitSettingsSource):
         self._merged = file()
         self.origins: dict[Location, str] = {}  # the variable that set each value
         empty = sorted(name for name, text in environ.items() if not text.strip())
-        warnings = tuple(_judge_empty(empty))
+        warnings = tuple(_check_empty(empty))
         for path, _ in keys_of(Settings):
             self._set(path, variable_of(path))
         for tier in _TIERS:
@@ -199,7 +199,7 @@ class EnvironmentSource(InitSettingsSource):
             self._set(path, variable)
             self._complete(path[:-1], "openai")
         self._complete(("tools", "prices"), "tiingo")
-        self.warnings = (*warnings, *self._judge_names(keys.values()))
+        self.warnings = (*warnings, *self._check_names(keys.values()))
         self.near_misses = tuple(line for line in self.warnings if _NEAR_MISS in line)
         super().__init__(Settings, self._merged)
 
@@ -257,7 +257,7 @@ class EnvironmentSource(InitSettingsSource):
             return json.loads(text) if any(t in (dict, tuple, int, float) for t in types) else text
         return text
 
-    def _judge_names(self, keys_of_models: Iterable[str]) -> Iterator[str]:
+    def _check_names(self, keys_of_models: Iterable[str]) -> Iterator[str]:
         """Yield warnings about names that resemble settings; reject unknown prefixed names."""
         known_names = {
             *map(variable_of, dict(keys_of(Settings))),
@@ -282,7 +282,7 @@ class EnvironmentSource(InitSettingsSource):
                 yield f"{name}{_NEAR_MISS} {hint}"
 
 
-def _judge_empty(names: Sequence[str]) -> Iterator[str]:
+def _check_empty(names: Sequence[str]) -> Iterator[str]:
     """Yield a warning about empty provider keys and endpoints.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
 from caseworker.core.budget.stops import Stop
 from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.core.trace.payloads import Payloads
@@ -59,9 +59,6 @@ from caseworker.tools.servers import (
 
 log = structlog.get_logger(__name__)
 
-ONE_ATTEMPT = RetryPolicy(
-    max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
-)
 
 TOO_LARGE = "too_large"
 """Error code for a tool call whose file or result exceeds a size limit."""

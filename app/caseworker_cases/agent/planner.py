@@ -104,13 +104,13 @@ class Planner:
     async def _plan(self) -> Plan | PlanFailure:
         state = self._work.state
         draft = await self._ask("plan", state.failure)
-        complaint = self._complaint(draft)
+        complaint = self._log_and_describe_faults(draft)
         if complaint is not None:
             if self._work.planning_calls_left(state.tier) == 0:
                 used = PlanFailure(PlanFailureKind.CALLS_USED, complaint)
                 return draft if isinstance(draft, Plan) else used
             draft = await self._ask("reprompt", complaint)
-            complaint = self._complaint(draft)
+            complaint = self._log_and_describe_faults(draft)
         match draft:
             case Plan():
                 return draft
@@ -152,7 +152,7 @@ class Planner:
         except PlanSchemaError as error:
             return error
 
-    def _complaint(self, draft: _Draft) -> str | None:
+    def _log_and_describe_faults(self, draft: _Draft) -> str | None:
         """Log the errors of a draft and return them as reprompt text; None if it has none."""
         match draft:
             case PlanSchemaError():

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from caseworker.core.budget.retry import ONE_ATTEMPT
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.approvals import Approvals, Decision, Question
@@ -40,7 +41,6 @@ from caseworker.nodes.approval import DEFAULT_TIMEOUT_SECONDS
 from caseworker.nodes.function import FunctionNode, execution_context, is_awaitable
 from caseworker.platform.fair_threads import CallThreads
 from caseworker.platform.logs.errors import message_of_error
-from caseworker.tools.dispatch import ONE_ATTEMPT
 from caseworker.tools.ports import ONE_TOOL_CALL
 from caseworker.tools.results import result_of_async
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.retry import ONE_ATTEMPT
 from caseworker.engine.call import Answered, Call, CallFailedError, Reply
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
@@ -33,9 +33,6 @@ CHILD: Final = "child_run_id"
 _OFFERED: Final = "offered"
 _ENDED: Final = (CallOutcome.RESULT, CallOutcome.FAILURE)
 _MAX_PREFIXES: Final = 16
-_SINGLE_ATTEMPT: Final = RetryPolicy(
-    max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
-)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -76,7 +73,7 @@ def reported_tool(context: FlowContext, requested: RequestedTool, result: Any) -
         request_hash=digest,
         per_attempt=ONE_TOOL_CALL,
         external=False,
-        retry=_SINGLE_ATTEMPT,
+        retry=ONE_ATTEMPT,
         metadata={"reported": True, "args": displayed},
         result=result,
     )
@@ -91,7 +88,7 @@ def child_run(context: FlowContext, run_id: str) -> Reported:
         request_hash=run_id,
         per_attempt={},
         external=False,
-        retry=_SINGLE_ATTEMPT,
+        retry=ONE_ATTEMPT,
         metadata={CHILD: run_id},
         result=run_id,
     )
