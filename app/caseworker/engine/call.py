@@ -267,7 +267,7 @@ class CallFailedError(Exception):
         header."""
 
 
-def answer_of(recorded: Recorded) -> Answered:
+def recorded_result(recorded: Recorded) -> Answered:
     """Build the result of a call from its journal record.
 
     Raises:

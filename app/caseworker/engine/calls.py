@@ -68,8 +68,8 @@ from caseworker.engine.call import (
     Reply,
     Spent,
     SpentSum,
-    answer_of,
     call_failed,
+    recorded_result,
 )
 from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
 from caseworker.engine.events import (
@@ -160,7 +160,7 @@ class Calls:
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
             self._made_in |= enclosing
-            return answer_of(before)  # allowed even after a stop: a replay costs nothing
+            return recorded_result(before)  # allowed even after a stop: a replay costs nothing
         await self.admit(call.key)
         activity = self.activity
         progress = _CallInProgress(self, call, parent, scope)

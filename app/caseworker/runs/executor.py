@@ -59,7 +59,7 @@ from caseworker.runs.observers import RunObservers, log_context
 from caseworker.runs.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
 from caseworker.runs.plan import RunGraphs
 from caseworker.runs.ports import Branches, JournalStore, RunStore
-from caseworker.runs.references import is_storable, references_in, resolved
+from caseworker.runs.references import call_references_in, is_stored_unchanged, resolved
 from caseworker.runs.release import (
     CLAIM_SECONDS,
     GIVE_UP_SECONDS,
@@ -370,10 +370,10 @@ class RunExecutor:
             return None
         await asyncio.shield(active.ended)
         final, journal = active.final, active.journal
-        if final is not None and (references := references_in(final)):
+        if final is not None and (references := call_references_in(final)):
             values = {} if journal is None else journal.results(references)
             final = resolved(final, values) if values.keys() >= references else None
-        return final if final is None or is_storable((final.result, final.stop)) else None
+        return final if final is None or is_stored_unchanged((final.result, final.stop)) else None
 
     async def drain(self, grace_seconds: float) -> None:
         """Release all runs, each once its calls in flight have ended.

@@ -16,7 +16,7 @@ from caseworker.runs.conversations import beginning_of, names_branch, whole_requ
 from caseworker.runs.errors import CallNotFoundError, RunNotFoundError
 from caseworker.runs.ports import Branches, RunStore
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
-from caseworker.runs.step_inputs import sources_of
+from caseworker.runs.step_inputs import input_sources_of
 
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
 
@@ -146,7 +146,7 @@ class PayloadReading:
         path = StepPath.of_record(record.call_key or "")
         if path.record_key != record.call_key or self._payloads.mode == "none":
             return None
-        sources = sources_of(run.request, path)
+        sources = input_sources_of(run.request, path)
         if sources is None:
             return None
         if not sources.keys:

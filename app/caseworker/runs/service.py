@@ -35,7 +35,7 @@ from caseworker.runs.ports import (
     RunFilter,
     RunStore,
 )
-from caseworker.runs.references import references_in, resolved
+from caseworker.runs.references import call_references_in, resolved
 from caseworker.runs.replay import graph_of
 from caseworker.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 
@@ -396,7 +396,7 @@ async def whole_run(store: RunStore, run: Run) -> Run:
     if (request := run.cancel_request) is not None:
         calls = await store.begun_calls(run.key)
         run = replace(run, cancel_request=replace(request, calls=calls))
-    references = references_in(run)
+    references = call_references_in(run)
     return resolved(run, await _values(store, run.key, references)) if references else run
 
 

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import InitSettingsSource, SettingsError, YamlConfigSettingsSource
 
 from caseworker.settings.schema import Settings
-from caseworker.settings.values import Location, joined, keys_of, types_in, variable_of
+from caseworker.settings.values import Location, keys_of, path_text, types_in, variable_of
 
 PREFIX = "CASEWORKER_"
 FILE, PROJECT_FILE = "config.yaml", "caseworker.yaml"
@@ -310,7 +310,7 @@ def _refuse_secrets(value: Any, path: Location, source: str) -> None:
     secret = SecretStr in types_in(_field_at(path).annotation) and value is not None
     if secret and not _HARMLESS_URL.match(str(value)):
         problem = f"secrets are read from the environment only; set {variable_of(path)}"
-        raise SettingsError(f"{source}: {joined(path)}: {problem}")
+        raise SettingsError(f"{source}: {path_text(path)}: {problem}")
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
             _refuse_secrets(inner, (*path, name), source)
@@ -357,6 +357,6 @@ def _line(error: ErrorDetails, origins: Mapping[Location, str], source: str) -> 
     else:
         value_note = f" (got {redact_text(json.dumps(value, default=str), max_chars=60)})"
     origin = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in origins), ())
-    place = joined(path[len(origin) :])
+    place = path_text(path[len(origin) :])
     where = f"{origins[origin]}.{place}".strip(".") if origin else f"{source}: {place}"
     return f"{redact_text(where)}: {problem}{value_note}"

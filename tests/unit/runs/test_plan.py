@@ -11,7 +11,7 @@ from caseworker.engine.report import GraphOutcome
 from caseworker.nodes.catalog import GraphProblemsError
 from caseworker.nodes.node_type import RunFacts
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.outcome import result_of
+from caseworker.runs.outcome import run_result_of
 from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.unit.cases.agent.world import ScriptedModel, calculate, plan
@@ -39,7 +39,7 @@ async def executed(run: Run, here: NodeRun) -> tuple[GraphOutcome, dict[str, Any
     prepared = RunGraphs(here.catalog).graph_for(run)
     inputs = KINDS[run.kind].inputs(run.request)
     outcome = await GraphExecution(prepared, inputs, here.context()).run()
-    return outcome, result_of(run, outcome)
+    return outcome, run_result_of(run, outcome)
 
 
 @pytest.mark.req("004/one-path")

@@ -103,7 +103,7 @@ WHERE tenant_id = %s AND object_id = ANY(%s) GROUP BY object_id
 """
 
 
-def sha256_of(key: str) -> bytes:
+def key_hash(key: str) -> bytes:
     """Return the hash under which a key is stored."""
     return hashlib.sha256(key.encode()).digest()
 

@@ -218,7 +218,7 @@ class Agents:
                 inputs=task.definition.values_of(task.inputs),
                 messages=messages,
             )
-        state.take(Answer(output, text_of(output), None))
+        state.take(Answer(output, task_text(output), None))
         state.conversation.add(Message(role="assistant", content=state.raw_content))
 
     async def offer(
@@ -393,7 +393,7 @@ def _error_of(ended: BaseException) -> dict[str, str]:
     }
 
 
-def text_of(value: Any) -> str:
+def task_text(value: Any) -> str:
     """Return an agent's input as message text; JSON values are serialised."""
     return value if isinstance(value, str) else compact(value)
 

@@ -118,7 +118,7 @@ _NEWEST_FIRST = [column.desc() for column in _PLACE]
 _STOPPABLE = [status for status in RunStatus if status not in TERMINAL]
 
 
-def page_of(tenant: str, run_filter: RunFilter) -> Select[Any]:
+def page_query(tenant: str, run_filter: RunFilter) -> Select[Any]:
     """Return the query for a page of runs, newest first, plus one run if there are more.
 
     If the page exceeds ``max_bytes``, only runs that start within that limit are returned. Each row

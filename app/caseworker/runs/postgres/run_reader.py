@@ -30,7 +30,7 @@ from caseworker.runs.postgres.journal_rows import (
     whole_once,
 )
 from caseworker.runs.postgres.rows import encode_cursor, run_from_row
-from caseworker.runs.postgres.run_listing import LIST_STATEMENT_MS, page_of
+from caseworker.runs.postgres.run_listing import LIST_STATEMENT_MS, page_query
 from caseworker.runs.postgres.run_statements import SPENT
 from caseworker.runs.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
 from caseworker.runs.replay import charge_of
@@ -256,7 +256,7 @@ class PostgresRunReader:
 
     async def find(self, tenant: str, run_filter: RunFilter) -> Page[Run]:
         """Return a page of runs, newest first."""
-        page = page_of(tenant, run_filter)
+        page = page_query(tenant, run_filter)
         async with self._listing(tenant, run_filter) as connection:
             rows = (await connection.execute(page)).mappings().all()
         listed = [run_from_row(row) for row in rows[: run_filter.limit]]
