@@ -21,9 +21,9 @@ from caseworker.features.schedules.schedule import (
     TooManySchedulesError,
 )
 from caseworker.platform.postgres.engines import transaction
+from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observers import RunObservers
-from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.quotas import Queueing, Quota
 from caseworker.runs.run import RunKey, RunStatus
 from tests.integration.postgres.hourly import HOURLY, SCHEDULED_RUN
@@ -256,7 +256,7 @@ async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
     await oracle.rows("UPDATE schedules SET next_at = now() - interval '1 hour'")
     await oracle.rows("UPDATE schedules SET cron = '*/5 * * * *'")
     async with asyncio.TaskGroup() as tasks, transaction(stores.engines.work) as accepting:
-        await accepting.exec_driver_sql(LOCK, ("default",))
+        await accepting.exec_driver_sql(LOCK_TENANT, ("default",))
         tasks.create_task(firing.fire("default", "hourly"))
         await oracle.until_waiting("advisory")
         await accepting.execute(text("SELECT FROM runs FOR UPDATE NOWAIT"))

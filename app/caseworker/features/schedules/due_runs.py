@@ -30,12 +30,13 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import dump
+from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.errors import QueueFullError, RunConflictError
 from caseworker.runs.observers import RunObservers
 from caseworker.runs.postgres.acceptance import ACCEPT_QUEUED, RunInsert
 from caseworker.runs.postgres.acceptance import UNLIMITED as UNLIMITED_QUEUE
 from caseworker.runs.postgres.queue_jobs import defer_runs
-from caseworker.runs.postgres.quotas import LOCK, usual_of
+from caseworker.runs.postgres.quotas import usual_of
 from caseworker.runs.postgres.rows import Row, accepted_run
 from caseworker.runs.postgres.runs import StoreLimits, accept_in, cancel_in
 from caseworker.runs.postgres.tables import of_run, runs
@@ -329,7 +330,7 @@ class ScheduleFiring:
                 if schedule.overlap is Overlap.SKIP:
                     return replace(schedule, skipped=schedule.skipped + 1), notifications
                 # accept_in takes this lock before it locks rows; cancelling must do the same.
-                await connection.exec_driver_sql(LOCK, (schedule.tenant,))
+                await connection.exec_driver_sql(LOCK_TENANT, (schedule.tenant,))
                 by = f"schedule {schedule.name}"
                 request = CancelRequest(requested_by=by, reason="The next run is due.")
                 stopped = await cancel_in(connection, last, request, self.limits)

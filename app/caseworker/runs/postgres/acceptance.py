@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql
 
 from caseworker.platform.postgres.group_commit import Later
 from caseworker.platform.postgres.json_text import dump
+from caseworker.platform.postgres.locks import TRY_IDEMPOTENCY_KEY
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.queue_jobs import EXECUTE, QUEUE
 from caseworker.runs.postgres.rows import ACCEPTED_COLUMNS, Row, new_run_to_json
@@ -82,8 +83,8 @@ _QUEUES_FREELY = _HAS_NO_LIMIT.format(
 )
 """Like :data:`_HAS_NO_LIMIT`, for runs that are queued: claims enforce ``max_running``."""
 
-_MEETS_NOTHING = """{has_no_limit} AND (idempotency_key IS NULL
-    OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0)))
+_MEETS_NOTHING = f"""{{has_no_limit}} AND (idempotency_key IS NULL
+    OR {TRY_IDEMPOTENCY_KEY})
 """
 
 ACCEPT_NEW = f"""{_INSERT}
@@ -94,8 +95,8 @@ RETURNING tenant_id, run_id, created_at
 """Insert runs without conflicts and return them; use :data:`ACCEPT_ONE` for the rest.
 
 A run is not inserted if a run or an earlier cancel request has its ID. It is not inserted if its
-idempotency key exists, or is locked with :data:`LOCK_KEY`. It is also not inserted if it might have
-to wait for other runs of its tenant, or if its remembered definition has changed.
+idempotency key exists, or is locked with :data:`LOCK_IDEMPOTENCY_KEY`. It is also not inserted if
+it might have to wait for other runs of its tenant, or if its remembered definition has changed.
 
 The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """
@@ -155,9 +156,6 @@ AND NOT EXISTS (
 again. The queue holds ``most`` runs, or twice as many for tenants with fewer than ``few`` queued
 runs. A run that may use this extra capacity is not returned.
 """
-
-LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
-"""Lock an idempotency key of a tenant until the transaction ends."""
 
 _PENDING = "runs.pending_cancel_expires_at > excluded.created_at"
 
