@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from caseworker.settings.schema import Settings
-from caseworker.settings.values import joined, keys_of
+from caseworker.settings.values import keys_of, path_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 ROW = re.compile(r"^\| `([a-z_.]+)` \| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
@@ -20,7 +20,7 @@ def shown(default: Any) -> str:
 
 
 def limits() -> dict[str, str]:
-    keys = ((joined(path), field.default) for path, field in keys_of(Settings))
+    keys = ((path_text(path), field.default) for path, field in keys_of(Settings))
     return {key: shown(default) for key, default in keys if LIMIT.search(key)}
 
 
@@ -31,4 +31,4 @@ def test_every_limit_of_the_configuration_stands_on_its_page() -> None:
     expected = {key: default for key, default in limits().items() if key not in COUNTERS}
     assert len(expected) > 40
     assert {key: rows.get(key) for key in expected} == expected
-    assert set(rows) <= set(expected) | {joined(path) for path, _ in keys_of(Settings)}
+    assert set(rows) <= set(expected) | {path_text(path) for path, _ in keys_of(Settings)}

@@ -22,7 +22,7 @@ from caseworker.cli import cli
 from caseworker.engine import events
 from caseworker.settings.loader import SHARED_VARIABLES, load_settings
 from caseworker.settings.schema import Settings
-from caseworker.settings.values import joined, keys_of, variable_of
+from caseworker.settings.values import keys_of, path_text, variable_of
 from tests.support.api import Api, client_of, openapi_document
 from tests.support.pages import (
     PAGES,
@@ -71,7 +71,7 @@ LOOKED_AT = frozenset({"", "sh", "bash", "json", "python", "yaml", "toml"})
 REFUSED = frozenset({400, 405, 413, 415})
 CONFIGURED = "No permitted tool is named", "No such model is configured", "No MCP server"
 """Problems of requests that need the tools and models which their page configures."""
-KEYS = {joined(path): path for path, _ in keys_of(Settings)}
+KEYS = {path_text(path): path for path, _ in keys_of(Settings)}
 VARIABLE = re.compile(r"^(?:export )?((?:[A-Z][A-Z0-9_]+=\S+\s+)+)", re.MULTILINE)
 
 

@@ -11,7 +11,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from caseworker.settings.schema import Settings
-from caseworker.settings.values import joined, keys_of, variable_of
+from caseworker.settings.values import keys_of, path_text, variable_of
 from tests.support.api import openapi_document
 from tests.support.pages import ROOT
 
@@ -75,7 +75,7 @@ def test_the_reference_names_every_route_and_every_setting(site: Path) -> None:
         f"{method.upper()} {path}<" for path, of in document["paths"].items() for method in of
     ]
     models = [f">{name}<" for name in document["components"]["schemas"]]
-    keys = [word for path, _ in keys_of(Settings) for word in (joined(path), variable_of(path))]
+    keys = [word for path, _ in keys_of(Settings) for word in (path_text(path), variable_of(path))]
 
     assert len(expected) > 40
     assert [each for each in (*expected, *models) if each not in routes] == []

@@ -21,7 +21,7 @@ from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
 from caseworker.engine.approvals import Question, StoredQuestion
-from caseworker.features.external.postgres import PostgresAttempts, sha256_of
+from caseworker.features.external.postgres import PostgresAttempts, key_hash
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.schedules.due_runs import ScheduleFiring
 from caseworker.features.webhooks.delivery import DeliveryStatus, EndpointAnswer
@@ -293,14 +293,14 @@ async def adds_late(side: Side) -> None:
 async def opens_attempts(side: Side) -> Any:
     attempts, key = side.api.services[PostgresAttempts], side.key("ext")
     numbers = [
-        await attempts.open(key, sha256_of(f"{side.tenant} {n}"), renew=renew)
+        await attempts.open(key, key_hash(f"{side.tenant} {n}"), renew=renew)
         for n, renew in enumerate((False, True, False))
     ]
-    used = await attempts.use(sha256_of(f"{side.tenant} 2"))
+    used = await attempts.use(key_hash(f"{side.tenant} 2"))
     before = await attempts.known_objects(side.tenant, ["resp_1"])
     await attempts.note_objects(key, ["resp_1"], 5)
     known = before, await attempts.known_objects(side.tenant, ["resp_1"])
-    found = await attempts.find(sha256_of(f"{side.tenant} 2"))
+    found = await attempts.find(key_hash(f"{side.tenant} 2"))
     return numbers, used, known, found, await attempts.owner_of(key)
 
 

@@ -203,7 +203,7 @@ def _prepared() -> Any:
             OutsideTool("pays", idempotent=False),
         ]
     )
-    dispatch = tool_dispatch(tools, ToolPolicy(), retry_policy(base_seconds=0.05))
+    dispatch = tool_dispatch(tools, ToolPolicy(), retry_policy(initial_delay_seconds=0.05))
     agents = Agents(dispatch, timezone="UTC", wrap_up_reserve=1)
     types = [
         agent_type(agents, ("reads", "sends")),

@@ -146,7 +146,7 @@ class SimulatedModel:
 def _catalog() -> NodeCatalog:
     kinds = (Gate, OuterGate, Breaks, Pays, Jots)
     tools = ToolRegistry([SimulatedTool(kind()) for kind in kinds])
-    dispatch = tool_dispatch(tools, ToolPolicy(), retry_policy(base_seconds=0.05))
+    dispatch = tool_dispatch(tools, ToolPolicy(), retry_policy(initial_delay_seconds=0.05))
     agents = Agents(dispatch, timezone="UTC", wrap_up_reserve=1)
     types = [agent_type(agents, ("jots", "pays")), tool_type(dispatch, timezone="UTC")]
     return NodeCatalog([*types, approval_type(), map_type(), subgraph_type(), llm_type(agents)])

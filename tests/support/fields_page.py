@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from caseworker.models.fields.provider_options import OPTIONS
-from caseworker.models.fields.table import Fields, Section, Use
+from caseworker.models.fields.table import Fields, FieldSection, Use
 from caseworker.models.fields.tables import TABLES
 
 PAGE: Final = Path(__file__).parents[2] / "docs/gateway.md"
@@ -35,7 +35,7 @@ def _tables() -> Iterator[str]:
                 yield f"{section.title}{at if any(section.at) else ''}\n\n{_rows(section)}"
 
 
-def _rows(section: Section) -> str:
+def _rows(section: FieldSection) -> str:
     uses = list(Use)
     rows = sorted(section.rows, key=lambda row: uses.index(row.use))
     lines = ["| use | fields |", "|---|---|", *map(_row, rows)]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
 from caseworker.core.trace.payloads import REDACTED
 from caseworker.features.artifacts.storage import ArtifactLimits
 from caseworker.main import agents, process
@@ -16,7 +16,7 @@ from caseworker.runs.execute.postgres.runs import StoreLimits
 from caseworker.runs.graphs import GraphLimits
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.settings.schema import Settings
-from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
+from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.agent.case import ActLimits, Case, CaseDefaults, EscalateWhen, Mode
 

@@ -8,7 +8,7 @@ import typer
 
 from caseworker.cli.budget_options import with_budget
 from caseworker.cli.definitions import add_definition_commands, reference, show_registered
-from caseworker.cli.output import AsJson, fail, read_json, startup_errors
+from caseworker.cli.output import AsJson, fail, json_argument, startup_errors
 from caseworker.cli.runs import ChosenId, Wait, post
 from caseworker.cli.service import Url, connected
 
@@ -23,7 +23,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @cli.command("run")
 @with_budget
-def run_agent(
+def run_agent_command(
     agent: Annotated[str, typer.Argument(help=AGENT_HELP)],
     text: Annotated[str | None, typer.Argument(help="Input for the agent.")] = None,
     *,
@@ -37,16 +37,16 @@ def run_agent(
     as_json: AsJson = False,
 ) -> None:
     """Run an agent and print its answer."""
-    body: dict[str, Any] = {"kind": "agent", "agent": agent_of(agent)}
+    body: dict[str, Any] = {"kind": "agent", "agent": agent_argument(agent)}
     if text is not None:
         body["input"] = text
     if inputs is not None:
-        body["inputs"] = read_json(inputs, "--inputs")
+        body["inputs"] = json_argument(inputs, "--inputs")
     post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
 
 
-@cli.command()
-def register(
+@cli.command("register")
+def register_agent_command(
     file: Annotated[Path, typer.Argument(help="YAML or JSON file; - reads standard input.")],
     url: Url = None,
     as_json: AsJson = False,
@@ -60,7 +60,7 @@ def register(
 add_definition_commands(cli, "agent")
 
 
-def agent_of(argument: str) -> dict[str, Any]:
+def agent_argument(argument: str) -> dict[str, Any]:
     """Return the agent defined in a file, or a reference to a registered agent."""
     path = Path(argument)
     return _read(path) if path.suffix in _SUFFIXES or "/" in argument else reference(argument)

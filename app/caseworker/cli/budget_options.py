@@ -9,22 +9,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from caseworker.cli.output import fail
+from caseworker.core.budget.budget import Dimension
 
-LIMITS: Final = {
-    "max_tokens": "Maximum number of input and output tokens together.",
-    "max_seconds": "Maximum duration in seconds; waiting in the queue does not count.",
-    "max_steps": "Maximum number of executed steps.",
-    "max_api_calls": "Maximum number of requests to model providers, retries included.",
-    "max_cost_usd": "Maximum cost in US dollars; models whose price is unknown are refused.",
-    "max_llm_calls": "Maximum number of LLM calls to all models together.",
-    "max_llm_calls_small": "Maximum number of LLM calls to models of the small tier.",
-    "max_llm_calls_big": "Maximum number of LLM calls to models of the big tier.",
-    "max_tool_calls": "Maximum number of executed tool calls, retries included.",
-    "max_turns": "Maximum number of agent turns, each with one model call and its tool calls.",
-}
-"""Help of each limit of a budget, by its JSON name. It repeats names, because the schema of the
-budget takes longer to import than a help text may take."""
-_FRACTIONS: Final = ("max_seconds", "max_cost_usd")
+LIMITS: Final = {f"max_{each}": f"Maximum {each.quantity}." for each in Dimension if each.headline}
+"""Help of each limit of a budget, by its JSON name."""
+_FRACTIONS: Final = {f"max_{each}" for each in Dimension if float in each.unit.value}
 
 
 def with_budget(command: Callable[..., None]) -> Callable[..., None]:

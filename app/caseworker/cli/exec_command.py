@@ -58,7 +58,7 @@ _KEYS: Final = (
 
 @cli.command("exec", context_settings={"allow_interspersed_args": False})
 @with_budget
-def execute(
+def exec_program_command(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(help="The command and its arguments.")],
     *,

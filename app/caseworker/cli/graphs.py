@@ -8,7 +8,7 @@ import typer
 
 from caseworker.cli.budget_options import with_budget
 from caseworker.cli.definitions import add_definition_commands, reference, show_registered
-from caseworker.cli.output import AsJson, fail, out, read_json, show, show_json, startup_errors
+from caseworker.cli.output import AsJson, fail, json_argument, out, show, show_json, startup_errors
 from caseworker.cli.runs import ChosenId, Wait, post
 from caseworker.cli.service import NOT_COMPLETED, Url, connected
 
@@ -43,12 +43,12 @@ def run_graph(
     """Run a graph and print its outputs."""
     body: dict[str, Any] = {"kind": "graph", "graph": _graph(graph)}
     if value is not None:
-        body["input"] = read_json(value, "--input")
+        body["input"] = json_argument(value, "--input")
     post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
 
 
-@cli.command()
-def register(
+@cli.command("register")
+def register_graph_command(
     name: Annotated[str, typer.Argument(help="Name of the graph.")],
     file: GraphFile,
     description: Annotated[str | None, typer.Option(help="Description of the graph.")] = None,
@@ -66,7 +66,7 @@ add_definition_commands(cli, "graph")
 
 
 @cli.command("validate")
-def validate_graph(
+def validate_graph_command(
     file: GraphFile,
     url: Url = None,
     offline: Annotated[
@@ -125,7 +125,7 @@ def _read(file: str) -> dict[str, Any]:
         text = Path("/dev/stdin" if file == "-" else file).read_bytes()
     except OSError as error:
         fail(f"{file}: {error.strerror}. A registered graph has no directory or extension.")
-    graph = read_json(text, file)
+    graph = json_argument(text, file)
     if not isinstance(graph, dict):
         fail(f"{file} holds no graph. A graph is a JSON object with steps and edges.")
     return graph

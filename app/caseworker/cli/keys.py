@@ -37,8 +37,8 @@ def _with(use: Callable[[Any], Awaitable[Any]]) -> Any:
     return with_keys(use)
 
 
-@cli.command()
-def create(
+@cli.command("create")
+def create_key_command(
     name: Annotated[
         str, typer.Option(help="Name of the key, recorded as the requester in receipts.")
     ],
@@ -78,7 +78,7 @@ def create(
 
 
 @cli.command("list")
-def list_keys(tenant: OfTenant = None, as_json: AsJson = False) -> None:
+def list_keys_command(tenant: OfTenant = None, as_json: AsJson = False) -> None:
     """List keys, newest first, without their secrets."""
     keys = _with(lambda keys: keys.list(OPERATOR, tenant))
     if as_json:

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from caseworker.cli.streams import note
-from caseworker.core.trace.plain_text import cut, money, plain
+from caseworker.core.trace.plain_text import cut, dollars_text, plain
 from caseworker.main.errors import StartupError
 from caseworker.platform.printable import UNPRINTABLE, printable
 
@@ -123,7 +123,7 @@ def _cell(value: Any, name: str) -> str:
             text = plain(_INSTANT.sub(r"\1Z", value))
             return cut(text, _MAX_DESCRIPTION) if name == "description" else text
         case int() | float() if "cost_usd" in name:
-            return money(value)
+            return dollars_text(value)
         case _:
             return json.dumps(value, ensure_ascii=False)
 
@@ -134,7 +134,7 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def read_json(text: str | bytes, what: str) -> Any:
+def json_argument(text: str | bytes, what: str) -> Any:
     """Parse JSON from the command line or a file; on a syntax error, print it and exit.
 
     ``what`` names the text in the error message, which states the line and the column.

@@ -40,8 +40,8 @@ In a browser, sign in with the key."""
 UNAUTHENTICATED = 401
 
 
-@cli.command()
-def serve(
+@cli.command("serve")
+def serve_command(
     worker: Annotated[bool, typer.Option(help="Execute runs in this process as well.")] = True,
     migrate: Migrate = False,
     demo: Annotated[

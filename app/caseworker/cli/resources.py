@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from caseworker.cli.agents import AGENT_HELP, agent_of
+from caseworker.cli.agents import AGENT_HELP, agent_argument
 from caseworker.cli.budget_options import with_budget
 from caseworker.cli.definitions import reference
 from caseworker.cli.output import (
     AsJson,
     fail,
-    read_json,
+    json_argument,
     show,
     show_json,
     show_page,
@@ -50,7 +50,7 @@ models = _group("models", "List the configured models and test their endpoints."
 
 
 @artifacts.command("list")
-def list_artifacts(run_id: RunId, url: Url = None, as_json: AsJson = False) -> None:
+def list_artifacts_command(run_id: RunId, url: Url = None, as_json: AsJson = False) -> None:
     """List the files that a run has created."""
     with connected(url) as client:
         page = {"artifacts": [each.as_json() for each in client.list_artifacts(run_id)]}
@@ -92,9 +92,9 @@ for _name, _text, _method, _message in (
     add_action(schedules, _name, _text, _method, _message)
 
 
-@schedules.command()
+@schedules.command("create")
 @with_budget
-def create(
+def create_schedule_command(
     name: Annotated[str, typer.Argument(help="Name of the schedule.")],
     cron: Annotated[str, typer.Argument(help="Times in cron syntax, such as '0 8 * * 1-5'.")],
     text: Annotated[str | None, typer.Argument(help="Input of the runs.")] = None,
@@ -119,7 +119,7 @@ def create(
         fail("A schedule needs a text, --agent or --graph; it cannot run both.")
     run: dict[str, Any] = {} if text is None else {"input": text}
     if agent:
-        run |= {"kind": "agent", "agent": agent_of(agent)}
+        run |= {"kind": "agent", "agent": agent_argument(agent)}
     if graph:
         run |= {"kind": "graph", "graph": reference(graph)}
     if budget:
@@ -164,7 +164,7 @@ def secret(url: Url = None) -> None:
 
 
 @webhooks.command("test")
-def send_message(
+def send_test_message_command(
     receiver: Annotated[str, typer.Argument(metavar="URL", help="URL of the receiver.")],
     url: Url = None,
     as_json: AsJson = False,
@@ -184,7 +184,7 @@ def send_message(
 
 
 @tools.command("list")
-def list_tools(url: Url = None, as_json: AsJson = False) -> None:
+def list_tools_command(url: Url = None, as_json: AsJson = False) -> None:
     """List the tools that agents may use, including those of MCP servers."""
     with connected(url) as client:
         page = api(client, "GET", "/tools")
@@ -217,7 +217,7 @@ def call_tool(
     as_json: AsJson = False,
 ) -> None:
     """Call a tool, as a run of a graph with one step."""
-    data = {"tool": name, "args": read_json(arguments, "ARGUMENTS")}
+    data = {"tool": name, "args": json_argument(arguments, "ARGUMENTS")}
     graph = {"steps": [{"id": "call", "type": "tool", "data": data}], "edges": []}
     body = {"kind": "graph", "graph": graph}
     post(body, url, wait=wait, run_id=None, budget={}, as_json=as_json)
@@ -229,7 +229,7 @@ def _all_tools(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @models.command("list")
-def list_models(url: Url = None, as_json: AsJson = False) -> None:
+def list_models_command(url: Url = None, as_json: AsJson = False) -> None:
     """List the models that runs may call, by name."""
     with connected(url) as client:
         models = client.list_models()

@@ -11,7 +11,7 @@ from caseworker.cli.budget_options import with_budget
 from caseworker.cli.output import (
     AsJson,
     fail,
-    read_json,
+    json_argument,
     show,
     show_json,
     show_table,
@@ -27,7 +27,7 @@ from caseworker.cli.service import (
     end_by,
 )
 from caseworker.cli.streams import note
-from caseworker.core.trace.plain_text import counted, duration, money, plain
+from caseworker.core.trace.plain_text import counted, dollars_text, duration, plain
 
 cli = typer.Typer()
 
@@ -53,7 +53,7 @@ def run(
 
 
 @cli.command("runs")
-def list_runs(
+def list_runs_command(
     url: Url = None,
     status: Annotated[str | None, typer.Option(help="Filter by status.")] = None,
     kind: Annotated[
@@ -95,8 +95,8 @@ def _pairs(options: list[str] | None) -> dict[str, str]:
     return filters
 
 
-@cli.command()
-def erase(
+@cli.command("erase")
+def erase_command(
     url: Url = None,
     metadata: Annotated[
         list[str] | None,
@@ -179,7 +179,7 @@ def cancel(
 
 
 @cli.command("approvals")
-def list_approvals(
+def list_approvals_command(
     run_id: Annotated[
         str | None,
         typer.Argument(help="List only the approvals of this run.", autocompletion=complete_run_id),
@@ -213,7 +213,7 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Approve or refuse a pending approval of a run."""
-    changed = None if arguments is None else read_json(arguments, "--arguments")
+    changed = None if arguments is None else json_argument(arguments, "--arguments")
     with connected(url) as client:
         if refuse:
             decided = client.refuse(run_id, approval_id, reason=reason)
@@ -305,11 +305,11 @@ def show_spent(run: RunSummary) -> None:
         calls = used.llm_calls_small + used.llm_calls_big
         counts = (counted(calls, "LLM call"), counted(used.tool_calls, "tool call"))
         tokens = counted(used.tokens, "token")
-        show(f"spent   {', '.join((money(used.cost_usd), tokens, *counts))}")
+        show(f"spent   {', '.join((dollars_text(used.cost_usd), tokens, *counts))}")
 
 
 def _took_and_cost(run: RunSummary) -> dict[str, str | None]:
     took = None
     if run.started_at and run.finished_at:
         took = duration(max(round((run.finished_at - run.started_at).total_seconds() * 1000), 0))
-    return {"took": took, "cost": None if run.usage is None else money(run.usage.cost_usd)}
+    return {"took": took, "cost": None if run.usage is None else dollars_text(run.usage.cost_usd)}

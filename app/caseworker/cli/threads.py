@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from caseworker.cli.agents import AGENT_HELP, agent_of
+from caseworker.cli.agents import AGENT_HELP, agent_argument
 from caseworker.cli.output import AsJson, json_of, out, show, show_json
 from caseworker.cli.runs import note_approval, show_end
 from caseworker.cli.service import Url, add_action, add_list, connected, end_by
@@ -30,8 +30,8 @@ def show_thread(thread_id: ThreadId, url: Url = None, as_json: AsJson = False) -
             show(f"{message.role:9}  {message.content or f'({message.status})'}")
 
 
-@cli.command()
-def create(
+@cli.command("create")
+def create_thread_command(
     agent: Annotated[str, typer.Argument(help=AGENT_HELP)],
     thread_id: Annotated[
         str | None, typer.Option("--id", help="ID of the thread (default: generated).")
@@ -44,7 +44,7 @@ def create(
     options = {"thread_id": thread_id, "title": title}
     fields: Any = {name: value for name, value in options.items() if value is not None}
     with connected(url) as client:
-        thread = client.create_thread(agent=agent_of(agent), **fields)
+        thread = client.create_thread(agent=agent_argument(agent), **fields)
         if as_json:
             show_json(thread.as_json())
         else:
@@ -63,7 +63,7 @@ def send(
     ] = False,
 ) -> None:
     """Send a message and print the answer as it is streamed."""
-    answering = None if agent is None else agent_of(agent)
+    answering = None if agent is None else agent_argument(agent)
     with connected(url) as client:
         from caseworker_client import StreamedText
 

@@ -12,7 +12,7 @@ from caseworker.core.trace.analysis import WorkTimes, children_of, critical_path
 from caseworker.core.trace.call_rows import CallRows, sort_of
 from caseworker.core.trace.node import TraceNode
 from caseworker.core.trace.payloads import NOTHING_KEPT
-from caseworker.core.trace.plain_text import counted, duration, money, plain
+from caseworker.core.trace.plain_text import counted, dollars_text, duration, plain
 from caseworker.core.trace.snapshot import Snapshot
 
 MAX_CALLS: Final = 200
@@ -68,7 +68,7 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
             ),
             duration(lasted),
             f"{used[0]:,} → {used[1]:,}" if any(used) else "",
-            money(node["cost_usd"]) if node["cost_usd"] != 0 else "",
+            dollars_text(node["cost_usd"]) if node["cost_usd"] != 0 else "",
         )
     PrintableConsole(highlight=False, width=None if out.is_terminal else _WIDTH).print(table)
     if critical:

@@ -226,17 +226,17 @@ class Approvals:
 
     async def _look(self, context: FlowContext) -> None:
         """Deliver decisions to their waiters; suspend the run once it is idle."""
-        pause, longest = LOOK_SECONDS
+        delay_seconds, max_delay_seconds = LOOK_SECONDS
         try:
             with self._desk.listening() as decided:
                 while True:
-                    await set_within(decided, pause)
+                    await set_within(decided, delay_seconds)
                     decided.clear()
                     if await context.calls.are_quiet(self._undecided):
                         context.token.trip(Suspended(frozenset(self._waiting)))
                         return
                     await self._pass_on()
-                    pause = min(2 * pause, longest)
+                    delay_seconds = min(2 * delay_seconds, max_delay_seconds)
         except Exception as error:
             # Fail the waiters: without this task, nothing would ever wake them.
             for waiting in self._waiting.values():

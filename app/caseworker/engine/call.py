@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, Protocol
 
-from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import ESTIMATED_OF, Room, Scope
-from caseworker.core.budget.retry import RetryPolicy, WaitTooLong, verdict
+from caseworker.core.budget.budget import ESTIMATED_OF, Dimension
+from caseworker.core.budget.ledger import Room, Scope
+from caseworker.core.budget.retry import GiveUp, Retry, RetryPolicy, decide_retry
 from caseworker.core.budget.usage import Charge, CheckedCharge
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import ESTIMATED, sum_of_known
@@ -267,7 +267,7 @@ class CallFailedError(Exception):
         header."""
 
 
-def answer_of(recorded: Recorded) -> Answered:
+def recorded_result(recorded: Recorded) -> Answered:
     """Build the result of a call from its journal record.
 
     Raises:
@@ -298,23 +298,22 @@ class OutcomeUnknownError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Computes the delays between the attempts at the calls and steps of a run."""
+    """Decides on retries of the calls and steps of a run, and on the delays before them."""
 
     jitter: Callable[[], float]
     """Function that draws a random number from [-1, 1]."""
     deadline_in: Callable[[], float | None] = lambda: None
     """Function that returns the seconds until the run's deadline; None if it has no deadline."""
 
-    def delay(
+    def decide(
         self, policy: RetryPolicy, scope: Scope, failure: Exception, failed_attempts: int
-    ) -> float | WaitTooLong | None:
-        """Return the seconds to wait after the failed attempt number ``failed_attempts``.
+    ) -> Retry | GiveUp:
+        """Decide whether to retry after the failed attempt number ``failed_attempts``.
 
-        Returns None if no further attempt is allowed. A delay is too long if it exceeds a time
-        limit or the deadline.
+        No delay may exceed a time limit or the deadline.
         """
         ends = (scope.remaining_seconds(), self.deadline_in())
-        return verdict(
+        return decide_retry(
             policy,
             failed_attempts=failed_attempts,
             jitter=self.jitter(),

@@ -42,7 +42,7 @@ from typing import Any
 from caseworker.core.budget.accounts import Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Reservation, Room, Scope
-from caseworker.core.budget.retry import WaitTooLong
+from caseworker.core.budget.retry import GiveUp
 from caseworker.core.budget.usage import NOTHING, Charge, checked, sum_of
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import ValueTooLargeError
@@ -68,8 +68,8 @@ from caseworker.engine.call import (
     Reply,
     Spent,
     SpentSum,
-    answer_of,
     call_failed,
+    recorded_result,
 )
 from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
 from caseworker.engine.events import (
@@ -160,7 +160,7 @@ class Calls:
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
             self._made_in |= enclosing
-            return answer_of(before)  # allowed even after a stop: a replay costs nothing
+            return recorded_result(before)  # allowed even after a stop: a replay costs nothing
         await self.admit(call.key)
         activity = self.activity
         progress = _CallInProgress(self, call, parent, scope)
@@ -315,13 +315,12 @@ class Calls:
         """
         if not failure.retryable:
             raise failure
-        delay = self.backoff.delay(call.retry, scope, failure, failed_attempts)
-        if isinstance(delay, WaitTooLong):
-            failure.args = (f"{failure} {delay}",)
+        decision = self.backoff.decide(call.retry, scope, failure, failed_attempts)
+        if isinstance(decision, GiveUp):
+            if decision.explanation:
+                failure.args = (f"{failure} {decision.explanation}",)
             raise failure
-        if delay is None:
-            raise failure
-        return delay
+        return decision.delay_seconds
 
     def began_in(self, path: StepPath) -> bool | None:
         """Return whether a call inside a step was made, in this or an earlier execution of the run.

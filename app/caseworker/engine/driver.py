@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeGuard
 
-from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import HOLDER, Holder
 from caseworker.core.budget.stops import Stop, StopKind
 from caseworker.core.graph.facts import FAILED, Order, StartStep, StepFailed, StepStatus
@@ -392,4 +391,4 @@ def _is_limit(ended: BaseException) -> TypeGuard[Stop]:
     """
     if not isinstance(ended, Stop) or ended.cause.kind is not StopKind.BUDGET:
         return False
-    return ended.cause.dimension != Dimension.SECONDS
+    return not ended.cause.interrupts

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from caseworker.core.budget.retry import ErrorPolicy, WaitTooLong
+from caseworker.core.budget.retry import ErrorPolicy, GiveUp
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.call import AttemptLog
 from caseworker.engine.context import FlowContext, Outputs
@@ -117,13 +117,13 @@ class Recovery:
         if not self._failed(error, failed_attempts):
             return False
         scope, backoff = self._context.scope, self._context.calls.backoff
-        delay = backoff.delay(self._policy.retry, scope, error, failed_attempts)
-        if delay is None or isinstance(delay, WaitTooLong):
+        decision = backoff.decide(self._policy.retry, scope, error, failed_attempts)
+        if isinstance(decision, GiveUp):
             return False
         calls, path = self._context.calls, self._context.path
         await calls.frontier(path)
         async with calls.activity.waits(path):
-            await asyncio.sleep(delay)
+            await asyncio.sleep(decision.delay_seconds)
         return True
 
     async def _attempt(self, number: int) -> Outputs:

@@ -91,7 +91,7 @@ class ClientRequest:
     """Name of the model in the path; None if the body names it."""
 
 
-class Admission:
+class CallAdmission:
     """Admits the bodies of model calls in this process."""
 
     def __init__(self, free_fields: FreeFields, objects: ProviderObjects) -> None:
@@ -144,10 +144,10 @@ class Admission:
 
         with _naming(session):
             body = await self._reading.call(read, client_request.size_bytes // BYTES_PER_CHAR)
-            if references := references_in(body.parts):
+            if references := object_references_in(body.parts):
                 tenant, ids = session.key.tenant, [each for _, each in references]
                 tokens = await self._objects.tokens_of(tenant, ids)
-                require_known(references, tokens)
+                require_known_objects(references, tokens)
                 body = replace(body, references=tokens)
         return body
 
@@ -276,7 +276,7 @@ def _faults(body: Mapping[str, Any], dialect: Dialect) -> Iterator[tuple[str, st
         yield "stream_options", "must be an object"
 
 
-def references_in(parts: Sequence[Part]) -> Sequence[tuple[str, str]]:
+def object_references_in(parts: Sequence[Part]) -> Sequence[tuple[str, str]]:
     """Return the place of each reference to an object at the provider, with its ID.
 
     The ID is empty if it cannot be read.
@@ -285,7 +285,7 @@ def references_in(parts: Sequence[Part]) -> Sequence[tuple[str, str]]:
     return [(each.place, each.value if is_id(each.value) else "") for each in references]
 
 
-def require_known(references: Sequence[tuple[str, str]], known_ids: Container[str]) -> None:
+def require_known_objects(references: Sequence[tuple[str, str]], known_ids: Container[str]) -> None:
     """Check that the objects to which a body refers are known.
 
     Raises:

@@ -15,7 +15,7 @@ from caseworker.features.external.clients import Clients
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Feature, Opened, Parts
-from caseworker.gateway.admission import Admission, FieldsOf, FreeFields
+from caseworker.gateway.admission import CallAdmission, FieldsOf, FreeFields
 from caseworker.gateway.dialects.dialect import Dialect
 from caseworker.gateway.dialects.mcp import MCP
 from caseworker.gateway.dialects.offered import DIALECTS
@@ -113,7 +113,7 @@ def open_gateway(parts: Parts) -> Opened:
     sessions, settings = parts.service(Sessions), parts.settings.gateway
     gateway = Gateway(
         clients=Clients(sessions=sessions, owners=parts.service(Owners)),
-        admission=Admission(_free_fields(parts.settings), sessions.objects),
+        admission=CallAdmission(_free_fields(parts.settings), sessions.objects),
         linger_seconds=settings.linger_seconds,
         max_body_bytes=settings.max_body_kb * 1024,
     )

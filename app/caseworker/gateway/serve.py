@@ -29,7 +29,7 @@ from caseworker.features.external.clients import (
 from caseworker.features.external.end import RunEndedError
 from caseworker.features.external.session import GatewaySession
 from caseworker.gateway.admission import (
-    Admission,
+    CallAdmission,
     ClientRequest,
     document_of,
     model_of,
@@ -76,7 +76,7 @@ class Gateway:
     """Makes the model calls of agents outside of the service, and of code in its steps."""
 
     clients: Clients
-    admission: Admission
+    admission: CallAdmission
     linger_seconds: float
     """Seconds for which a call continues after its client has disconnected, so that its reply is
     recorded."""

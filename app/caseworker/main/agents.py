@@ -238,8 +238,13 @@ def _name_at(place: str) -> str:
 
 def retry_policy(settings: RetrySettings) -> RetryPolicy:
     """Return the policy for retrying failed calls."""
-    options = settings.model_dump(exclude={"max_seconds"})
-    return RetryPolicy(**options, max_delay_seconds=settings.max_seconds)
+    return RetryPolicy(
+        max_retries=settings.max_retries,
+        initial_delay_seconds=settings.base_seconds,
+        backoff_factor=settings.factor,
+        jitter=settings.jitter,
+        max_delay_seconds=settings.max_seconds,
+    )
 
 
 _STUB_PRICE = TokenPrice(usd_per_million_in=Decimal(3), usd_per_million_out=Decimal(15))

@@ -15,7 +15,7 @@ from caseworker.main.errors import StartupError as StartupError
 from caseworker.main.project import PROJECT_FILE, use_dotenv
 from caseworker.settings.loader import LoadedSettings, load_settings
 from caseworker.settings.schema import Settings
-from caseworker.settings.values import joined, keys_of
+from caseworker.settings.values import keys_of, path_text
 
 
 def read_settings() -> LoadedSettings:
@@ -70,7 +70,7 @@ def shown_settings() -> list[ShownSetting]:
     for path, _ in keys_of(Settings):
         origins = {loaded.origins[at]: None for at in loaded.origins if at[: len(path)] == path}
         value = reduce(lambda section, name: section[name], path, values)
-        settings.append(ShownSetting(joined(path), value, ", ".join(origins) or "default"))
+        settings.append(ShownSetting(path_text(path), value, ", ".join(origins) or "default"))
     return settings
 
 

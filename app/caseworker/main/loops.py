@@ -56,7 +56,7 @@ class Loops:
             _, unfinished = await asyncio.wait(unfinished, timeout=STOP_AGAIN_SECONDS)
 
     async def _forever(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        first, longest = RESTART_SECONDS
+        initial_delay_seconds, max_delay_seconds = RESTART_SECONDS
         pause = first
         clock = asyncio.get_running_loop().time
         while True:

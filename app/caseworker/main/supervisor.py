@@ -91,7 +91,7 @@ class _Child:
 
     process: ForkProcess
     hears: Connection
-    pause: float
+    delay_seconds: float
     served: bool
     """Whether a process with this number has ever reported that it answers."""
     began_at: float = field(default_factory=time.monotonic)
@@ -161,7 +161,7 @@ class ProcessSupervisor:
         with self._woken_by_signals() as woken:
             try:
                 for number in range(self._count):
-                    self._children.append(self._start(number, pause=AGAIN_SECONDS[0]))
+                    self._children.append(self._start(number, delay_seconds=AGAIN_SECONDS[0]))
                 while not self._ending:
                     self._wait(woken, seconds=None if self._counts is None else LOOK_SECONDS)
                     self._kills.look()
@@ -173,7 +173,7 @@ class ProcessSupervisor:
                 self._end(grace_seconds)
 
     def _start(
-        self, number: int, *, pause: float, served: bool = False, is_alone: bool = False
+        self, number: int, *, delay_seconds: float, served: bool = False, is_alone: bool = False
     ) -> _Child:
         hears, says = get_context("fork").Pipe(duplex=False)
         table = None if self._counts is None else CodeTable()
@@ -190,7 +190,7 @@ class ProcessSupervisor:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         says.close()
-        return _Child(process, hears, pause, served, table=table, is_alone=is_alone)
+        return _Child(process, hears, delay_seconds, served, table=table, is_alone=is_alone)
 
     def _be_process(
         self, number: int, says: Connection, supervisor: int, *, is_alone: bool, **about: Any
@@ -248,10 +248,11 @@ class ProcessSupervisor:
         if self._count == 1 and code == 0 and child.table is not None and child.table.is_ending:
             self._ending = True  # the only process was told to end, and not through this one
             return
-        first, longest = AGAIN_SECONDS
+        initial_delay_seconds, max_delay_seconds = AGAIN_SECONDS
         steady = now - child.began_at > STEADY_SECONDS
-        child.again_at = now + (first if steady else child.pause)
-        child.pause = 2 * first if steady else min(2 * child.pause, longest)
+        delay_seconds = initial_delay_seconds if steady else child.delay_seconds
+        child.again_at = now + delay_seconds
+        child.delay_seconds = min(2 * delay_seconds, max_delay_seconds)
 
     def _death_of(self, child: _Child) -> Death | None:
         """Return the death of a process if it counts against runs, else None."""
@@ -290,7 +291,7 @@ class ProcessSupervisor:
         if wait and is_due and len(self._alone) < MOST_ALONE:
             number = self._count + len(self._alone)
             with suppress(OSError):  # the system has no resources; the next look tries again
-                self._alone.append(self._start(number, pause=0.0, is_alone=True))
+                self._alone.append(self._start(number, delay_seconds=0.0, is_alone=True))
 
     def _count_deaths(self) -> None:
         """Count deaths against runs; while the database does not answer, try again later."""
@@ -316,10 +317,12 @@ class ProcessSupervisor:
     def _start_again(self, number: int, child: _Child) -> None:
         """Restart a dead process; retry later if the system has no resources for it."""
         try:
-            self._children[number] = self._start(number, pause=child.pause, served=child.served)
+            self._children[number] = self._start(
+                number, delay_seconds=child.delay_seconds, served=child.served
+            )
         except OSError as error:
             log.warning("process.not_started", error=type(error).__name__)
-            child.again_at = time.monotonic() + child.pause
+            child.again_at = time.monotonic() + child.delay_seconds
 
     def _end(self, grace_seconds: float) -> None:
         """Terminate all processes; kill those still alive after the grace period."""
@@ -410,7 +413,7 @@ class ReloadingSupervisor(ProcessSupervisor):
     def _begin_next(self) -> None:
         if self._next is not None:
             self._next.process.terminate()
-        self._next = self._start(0, pause=0.0, served=self._served)
+        self._next = self._start(0, delay_seconds=0.0, served=self._served)
         self._children.append(self._next)
 
     def _look_at(self, child: _Child) -> None:

@@ -19,7 +19,7 @@ MAX_COUNT: Final = 10**8
 """Largest plausible number of tokens in one reply; the largest context windows have 10**7."""
 
 
-class Kind(StrEnum):
+class CountKind(StrEnum):
     """The kind of a count."""
 
     INPUT = "input"
@@ -36,7 +36,7 @@ class Kind(StrEnum):
     USES = "uses of a tool"
 
 
-class Place(StrEnum):
+class CountPlace(StrEnum):
     """How a count relates to the count of all input, or of all output."""
 
     TOTAL = "whole"
@@ -47,61 +47,84 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CountRow:
     """One count of an API."""
 
     path: str
     """Path below the usage document; for ``Place.ITEMS`` the type of an item."""
-    kind: Kind
-    place: Place
+    kind: CountKind
+    place: CountPlace
     servers: str
     """Servers that report it; the first one has a capture."""
     tool: str = ""
     """Name of the tool, for ``Kind.USES``."""
 
 
-_TOTAL, _INSIDE, _SEPARATE, _ITEMS = Place.TOTAL, Place.INSIDE, Place.SEPARATE, Place.ITEMS
+_TOTAL, _INSIDE, _SEPARATE, _ITEMS = (
+    CountPlace.TOTAL,
+    CountPlace.INSIDE,
+    CountPlace.SEPARATE,
+    CountPlace.ITEMS,
+)
 
 USAGE_IN: Final = ("usage", "x_groq.usage", "choices[].usage")
 """Paths of the usage document in replies of chat completions; Groq and Kimi have their own."""
 
 CHAT: Final = (
-    Row("prompt_tokens", Kind.INPUT, _TOTAL, "all"),
-    Row("input_tokens", Kind.INPUT, _TOTAL, "Ollama's cloud, gateways that rename the counts"),
-    Row("prompt_eval_count", Kind.INPUT, _TOTAL, "Ollama's own API"),
-    Row("completion_tokens", Kind.OUTPUT, _TOTAL, "all"),
-    Row("output_tokens", Kind.OUTPUT, _TOTAL, "Ollama's cloud, gateways that rename the counts"),
-    Row("eval_count", Kind.OUTPUT, _TOTAL, "Ollama's own API"),
-    Row("total_tokens", Kind.TOTAL, _TOTAL, "all"),
-    Row("prompt_tokens_details.cached_tokens", Kind.CACHE_READ, _INSIDE, "OpenAI, most others"),
-    Row("cached_tokens", Kind.CACHE_READ, _INSIDE, "Kimi, Together"),
-    Row("prompt_cache_hit_tokens", Kind.CACHE_READ, _INSIDE, "DeepSeek"),
-    Row("prompt_cache_miss_tokens", Kind.CACHE_MISS, _INSIDE, "DeepSeek"),
-    Row("cache_read_input_tokens", Kind.CACHE_READ, _INSIDE, "LiteLLM"),
-    Row(
-        "prompt_tokens_details.cache_write_tokens", Kind.CACHE_WRITE, _INSIDE, "OpenRouter, OpenAI"
+    CountRow("prompt_tokens", CountKind.INPUT, _TOTAL, "all"),
+    CountRow(
+        "input_tokens", CountKind.INPUT, _TOTAL, "Ollama's cloud, gateways that rename the counts"
     ),
-    Row("cache_creation_input_tokens", Kind.CACHE_WRITE, _INSIDE, "LiteLLM"),
-    Row(
-        "completion_tokens_details.reasoning_tokens", Kind.REASONING, _INSIDE, "OpenAI, most others"
+    CountRow("prompt_eval_count", CountKind.INPUT, _TOTAL, "Ollama's own API"),
+    CountRow("completion_tokens", CountKind.OUTPUT, _TOTAL, "all"),
+    CountRow(
+        "output_tokens", CountKind.OUTPUT, _TOTAL, "Ollama's cloud, gateways that rename the counts"
     ),
-    Row("reasoning_tokens", Kind.REASONING, _INSIDE, "SGLang, Azure"),
-    Row("prompt_tokens_details.audio_tokens", Kind.AUDIO_IN, _INSIDE, "OpenAI"),
-    Row("completion_tokens_details.audio_tokens", Kind.AUDIO_OUT, _INSIDE, "OpenAI"),
-    Row("num_search_queries", Kind.USES, _TOTAL, "Perplexity", "web_search"),
+    CountRow("eval_count", CountKind.OUTPUT, _TOTAL, "Ollama's own API"),
+    CountRow("total_tokens", CountKind.TOTAL, _TOTAL, "all"),
+    CountRow(
+        "prompt_tokens_details.cached_tokens", CountKind.CACHE_READ, _INSIDE, "OpenAI, most others"
+    ),
+    CountRow("cached_tokens", CountKind.CACHE_READ, _INSIDE, "Kimi, Together"),
+    CountRow("prompt_cache_hit_tokens", CountKind.CACHE_READ, _INSIDE, "DeepSeek"),
+    CountRow("prompt_cache_miss_tokens", CountKind.CACHE_MISS, _INSIDE, "DeepSeek"),
+    CountRow("cache_read_input_tokens", CountKind.CACHE_READ, _INSIDE, "LiteLLM"),
+    CountRow(
+        "prompt_tokens_details.cache_write_tokens",
+        CountKind.CACHE_WRITE,
+        _INSIDE,
+        "OpenRouter, OpenAI",
+    ),
+    CountRow("cache_creation_input_tokens", CountKind.CACHE_WRITE, _INSIDE, "LiteLLM"),
+    CountRow(
+        "completion_tokens_details.reasoning_tokens",
+        CountKind.REASONING,
+        _INSIDE,
+        "OpenAI, most others",
+    ),
+    CountRow("reasoning_tokens", CountKind.REASONING, _INSIDE, "SGLang, Azure"),
+    CountRow("prompt_tokens_details.audio_tokens", CountKind.AUDIO_IN, _INSIDE, "OpenAI"),
+    CountRow("completion_tokens_details.audio_tokens", CountKind.AUDIO_OUT, _INSIDE, "OpenAI"),
+    CountRow("num_search_queries", CountKind.USES, _TOTAL, "Perplexity", "web_search"),
 )
 """Counts of chat completions. Reasoning is separate if the total shows it: xAI, Gemini.
 """
 
 MESSAGES: Final = (
-    Row("input_tokens", Kind.INPUT, _TOTAL, "Anthropic"),
-    Row("cache_read_input_tokens", Kind.CACHE_READ, _SEPARATE, "Anthropic"),
-    Row("cache_creation_input_tokens", Kind.CACHE_WRITE, _SEPARATE, "Anthropic"),
-    Row("cache_creation.ephemeral_1h_input_tokens", Kind.CACHE_WRITE_1H, _INSIDE, "Anthropic"),
-    Row("output_tokens", Kind.OUTPUT, _TOTAL, "Anthropic"),
-    Row("output_tokens_details.thinking_tokens", Kind.REASONING, _INSIDE, "Anthropic"),
-    Row("server_tool_use.web_search_requests", Kind.USES, _TOTAL, "Anthropic", "web_search"),
-    Row("server_tool_use.web_fetch_requests", Kind.USES, _TOTAL, "Anthropic", "web_fetch"),
+    CountRow("input_tokens", CountKind.INPUT, _TOTAL, "Anthropic"),
+    CountRow("cache_read_input_tokens", CountKind.CACHE_READ, _SEPARATE, "Anthropic"),
+    CountRow("cache_creation_input_tokens", CountKind.CACHE_WRITE, _SEPARATE, "Anthropic"),
+    CountRow(
+        "cache_creation.ephemeral_1h_input_tokens", CountKind.CACHE_WRITE_1H, _INSIDE, "Anthropic"
+    ),
+    CountRow("output_tokens", CountKind.OUTPUT, _TOTAL, "Anthropic"),
+    CountRow("output_tokens_details.thinking_tokens", CountKind.REASONING, _INSIDE, "Anthropic"),
+    CountRow(
+        "server_tool_use.web_search_requests", CountKind.USES, _TOTAL, "Anthropic", "web_search"
+    ),
+    CountRow(
+        "server_tool_use.web_fetch_requests", CountKind.USES, _TOTAL, "Anthropic", "web_fetch"
+    ),
 )
 """Counts of Anthropic's Messages API."""
 
@@ -110,45 +133,49 @@ ITERATIONS: Final = "iterations"
 them leave some of these out, so that the sum of all holds."""
 
 RESPONSES: Final = (
-    Row("usage.input_tokens", Kind.INPUT, _TOTAL, "OpenAI"),
-    Row("usage.output_tokens", Kind.OUTPUT, _TOTAL, "OpenAI"),
-    Row("usage.input_tokens_details.cached_tokens", Kind.CACHE_READ, _INSIDE, "OpenAI"),
-    Row("usage.input_tokens_details.cache_write_tokens", Kind.CACHE_WRITE, _INSIDE, "OpenAI"),
-    Row("usage.output_tokens_details.reasoning_tokens", Kind.REASONING, _INSIDE, "OpenAI"),
-    Row("tool_usage.web_search.num_requests", Kind.USES, _TOTAL, "OpenAI", "web_search"),
-    Row(
+    CountRow("usage.input_tokens", CountKind.INPUT, _TOTAL, "OpenAI"),
+    CountRow("usage.output_tokens", CountKind.OUTPUT, _TOTAL, "OpenAI"),
+    CountRow("usage.input_tokens_details.cached_tokens", CountKind.CACHE_READ, _INSIDE, "OpenAI"),
+    CountRow(
+        "usage.input_tokens_details.cache_write_tokens", CountKind.CACHE_WRITE, _INSIDE, "OpenAI"
+    ),
+    CountRow(
+        "usage.output_tokens_details.reasoning_tokens", CountKind.REASONING, _INSIDE, "OpenAI"
+    ),
+    CountRow("tool_usage.web_search.num_requests", CountKind.USES, _TOTAL, "OpenAI", "web_search"),
+    CountRow(
         "usage.server_side_tool_usage_details.web_search_calls",
-        *(Kind.USES, _TOTAL, "xAI", "web_search"),
+        *(CountKind.USES, _TOTAL, "xAI", "web_search"),
     ),
-    Row(
+    CountRow(
         "usage.server_side_tool_usage_details.x_search_calls",
-        *(Kind.USES, _TOTAL, "xAI", "x_search"),
+        *(CountKind.USES, _TOTAL, "xAI", "x_search"),
     ),
-    Row("web_search_call", Kind.USES, _ITEMS, "OpenAI", "web_search"),
-    Row("file_search_call", Kind.USES, _ITEMS, "OpenAI", "file_search"),
-    Row("code_interpreter_call", Kind.USES, _ITEMS, "OpenAI", "code_interpreter"),
-    Row("mcp_call", Kind.USES, _ITEMS, "OpenAI", "mcp"),
+    CountRow("web_search_call", CountKind.USES, _ITEMS, "OpenAI", "web_search"),
+    CountRow("file_search_call", CountKind.USES, _ITEMS, "OpenAI", "file_search"),
+    CountRow("code_interpreter_call", CountKind.USES, _ITEMS, "OpenAI", "code_interpreter"),
+    CountRow("mcp_call", CountKind.USES, _ITEMS, "OpenAI", "mcp"),
 )
 """Counts of the Responses API, from the response. The items of a stream count before its end."""
 
 _FIELD: Final = {
-    Kind.INPUT: "tokens_in",
-    Kind.OUTPUT: "tokens_out",
-    Kind.CACHE_READ: "tokens_cached",
-    Kind.CACHE_WRITE: "tokens_cache_written",
-    Kind.CACHE_WRITE_1H: "tokens_cache_written_1h",
-    Kind.REASONING: "tokens_reasoning",
-    Kind.AUDIO_IN: "tokens_audio_in",
-    Kind.AUDIO_OUT: "tokens_audio_out",
+    CountKind.INPUT: "tokens_in",
+    CountKind.OUTPUT: "tokens_out",
+    CountKind.CACHE_READ: "tokens_cached",
+    CountKind.CACHE_WRITE: "tokens_cache_written",
+    CountKind.CACHE_WRITE_1H: "tokens_cache_written_1h",
+    CountKind.REASONING: "tokens_reasoning",
+    CountKind.AUDIO_IN: "tokens_audio_in",
+    CountKind.AUDIO_OUT: "tokens_audio_out",
 }
 _WORD: Final = re.compile(r"\w+")
 _WORDS_PER_TOKEN: Final = 4
 """More words than any tokenizer packs into one token of ordinary text."""
 
-Counts = dict[Kind, int]
+Counts = dict[CountKind, int]
 
 
-def counts_in(rows: Sequence[Row], document: Any) -> tuple[Counts, dict[str, int]]:
+def counts_in(rows: Sequence[CountRow], document: Any) -> tuple[Counts, dict[str, int]]:
     """Return the counts of a document, and the uses of the provider's tools by name.
 
     If several rows have a count, the first one that is not zero holds.
@@ -158,11 +185,11 @@ def counts_in(rows: Sequence[Row], document: Any) -> tuple[Counts, dict[str, int
         return counts, uses
     for row in rows:
         first, *rest = _names_in(row.path)
-        if first not in document or row.place is Place.ITEMS:
+        if first not in document or row.place is CountPlace.ITEMS:
             continue
         if (number := _number_at(document[first], rest)) is None:
             continue
-        if row.kind is Kind.USES:
+        if row.kind is CountKind.USES:
             uses[row.tool] = uses.get(row.tool) or number
         else:
             counts[row.kind] = counts.get(row.kind) or number
@@ -172,18 +199,18 @@ def counts_in(rows: Sequence[Row], document: Any) -> tuple[Counts, dict[str, int
 def chat_usage(document: Any) -> TokenUsage | None:
     """Return the usage in a usage document of chat completions; None if it has no counts."""
     counts, uses = counts_in(CHAT, document)
-    tokens_out, reasoning = counts.get(Kind.OUTPUT), counts.get(Kind.REASONING, 0)
-    tokens_in = counts.get(Kind.INPUT)
+    tokens_out, reasoning = counts.get(CountKind.OUTPUT), counts.get(CountKind.REASONING, 0)
+    tokens_in = counts.get(CountKind.INPUT)
     if not tokens_in or tokens_out is None:
         return None
-    if (total := counts.get(Kind.TOTAL)) is not None:
+    if (total := counts.get(CountKind.TOTAL)) is not None:
         beside = total - tokens_in - tokens_out
         if beside > 0 and reasoning in (0, beside):  # xAI, Gemini
             tokens_out, reasoning = tokens_out + beside, beside
-    cached, missed = counts.get(Kind.CACHE_READ, 0), counts.get(Kind.CACHE_MISS, 0)
-    counts[Kind.INPUT] = max(tokens_in, cached + missed) if missed else tokens_in
-    counts[Kind.OUTPUT] = max(tokens_out, reasoning)  # OpenRouter may report less output
-    counts[Kind.REASONING] = reasoning
+    cached, missed = counts.get(CountKind.CACHE_READ, 0), counts.get(CountKind.CACHE_MISS, 0)
+    counts[CountKind.INPUT] = max(tokens_in, cached + missed) if missed else tokens_in
+    counts[CountKind.OUTPUT] = max(tokens_out, reasoning)  # OpenRouter may report less output
+    counts[CountKind.REASONING] = reasoning
     return _usage(counts, uses)
 
 
@@ -201,7 +228,7 @@ def message_usage(document: Any, *, is_complete: bool = True) -> TokenUsage | No
     ]
     if usage is None or not parts:
         return usage
-    total = sum_of(parts)
+    total = sum_of_usages(parts)
     if total.tokens_in + total.tokens_out < usage.tokens_in + usage.tokens_out:
         return usage
     reasoning = max(usage.tokens_reasoning, total.tokens_reasoning)
@@ -217,7 +244,7 @@ def response_usage(response: Any, items: Sequence[Any] = ()) -> TokenUsage | Non
     output = response.get("output") if isinstance(response, dict) else None
     for tool, number in uses_in(output or items).items():
         uses[tool] = uses.get(tool) or number
-    if not counts.get(Kind.INPUT) or Kind.OUTPUT not in counts:
+    if not counts.get(CountKind.INPUT) or CountKind.OUTPUT not in counts:
         return None
     return _usage(counts, uses)
 
@@ -232,10 +259,10 @@ def uses_in(items: Any) -> dict[str, int]:
     return uses
 
 
-_TOOL_OF_ITEM: Final = {row.path: row.tool for row in RESPONSES if row.place is Place.ITEMS}
+_TOOL_OF_ITEM: Final = {row.path: row.tool for row in RESPONSES if row.place is CountPlace.ITEMS}
 
 
-def sum_of(usages: Sequence[TokenUsage]) -> TokenUsage:
+def sum_of_usages(usages: Sequence[TokenUsage]) -> TokenUsage:
     """Return the sum of all counts but the uses of tools."""
     return TokenUsage(
         **{name: sum(getattr(each, name) for each in usages) for name in _FIELD.values()}
@@ -269,15 +296,15 @@ def is_possible(usage: TokenUsage, text: str = "") -> bool:
 
 def _message_usage(document: Any, *, is_complete: bool, is_part: bool = False) -> TokenUsage | None:
     counts, uses = counts_in(MESSAGES, document)
-    beside = counts.get(Kind.CACHE_READ, 0) + counts.get(Kind.CACHE_WRITE, 0)
-    counts[Kind.INPUT] = counts.get(Kind.INPUT, 0) + beside
-    if Kind.OUTPUT not in counts and is_complete:
+    beside = counts.get(CountKind.CACHE_READ, 0) + counts.get(CountKind.CACHE_WRITE, 0)
+    counts[CountKind.INPUT] = counts.get(CountKind.INPUT, 0) + beside
+    if CountKind.OUTPUT not in counts and is_complete:
         return None
-    if not counts[Kind.INPUT] and not is_part:
+    if not counts[CountKind.INPUT] and not is_part:
         return None
-    counts.setdefault(Kind.OUTPUT, 0)
-    hour = counts.get(Kind.CACHE_WRITE_1H, 0)
-    counts[Kind.CACHE_WRITE_1H] = min(hour, counts.get(Kind.CACHE_WRITE, 0))
+    counts.setdefault(CountKind.OUTPUT, 0)
+    hour = counts.get(CountKind.CACHE_WRITE_1H, 0)
+    counts[CountKind.CACHE_WRITE_1H] = min(hour, counts.get(CountKind.CACHE_WRITE, 0))
     return _usage(counts, uses)
 
 

@@ -111,13 +111,13 @@ def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
     )
 
 
-def storable(text: str) -> str:
+def storable_text(text: str) -> str:
     """Return the text with NUL and lone surrogates replaced by U+FFFD."""
     return NO_CHARACTER.sub("\ufffd", text)
 
 
 def storable_json(value: Any) -> Any:
-    """Apply ``storable`` to every string in a JSON value, including the keys."""
+    """Apply ``storable_text`` to every string in a JSON value, including the keys."""
     if isinstance(value, str):
         return NO_CHARACTER.sub("\ufffd", value)
     if isinstance(value, Mapping):
@@ -131,7 +131,7 @@ def storable_json(value: Any) -> Any:
     return value
 
 
-def read_json(reply: str) -> str:
+def json_in_reply(reply: str) -> str:
     """Return the JSON part of a reply, or the whole reply if it has none."""
     part = json_part(reply)
     return reply if part is None else part

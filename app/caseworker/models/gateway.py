@@ -227,7 +227,7 @@ class ModelGateway:
                 kind="llm",
                 name=name,
                 model=chat_model.model,
-                request_hash=hash_of(chat_model, request, prompt),
+                request_hash=model_request_hash(chat_model, request, prompt),
                 per_call=per_call,
                 per_attempt=ONE_API_CALL,
                 retry=self._retry,
@@ -461,7 +461,7 @@ def _after(
     return {**displayed, "after": {"call_key": stored.call_key, "messages": stored.messages}}
 
 
-def hash_of(chat_model: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:
+def model_request_hash(chat_model: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:
     """Return a hash of the request, which prevents replaying the reply to a different request.
 
     The hash is a prefix of the SHA-256 of a JSON document. A message log supplies the hash state
@@ -506,7 +506,9 @@ def _from_recorded(
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             continue
         request = candidate.request(original)
-        if before.taken_over or before.request_hash == hash_of(candidate.model, request, None):
+        if before.taken_over or before.request_hash == model_request_hash(
+            candidate.model, request, None
+        ):
             return candidates[at:]
     return ()
 

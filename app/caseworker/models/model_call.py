@@ -25,7 +25,7 @@ from caseworker.engine.events import OUTPUT_LIMITED, Event
 from caseworker.models.completion import Completion
 from caseworker.models.counts import is_possible
 from caseworker.models.families import family_of
-from caseworker.models.forms import read_json, storable, storable_json
+from caseworker.models.forms import json_in_reply, storable_json, storable_text
 from caseworker.models.lost_usage import uncounted_usage
 from caseworker.models.maximum import Bound, Content, content_of_request
 from caseworker.models.ports import (
@@ -282,7 +282,7 @@ class ModelCall(Call):
         """Build the completion from a journaled answer; keep only the JSON if it was requested."""
         value: Mapping[str, Any] = answered.value
         cost, incomplete = value.get("cost_usd"), value.get("incomplete")
-        text = read_json(value["text"]) if self.wants_json else value["text"]
+        text = json_in_reply(value["text"]) if self.wants_json else value["text"]
         calls = () if incomplete == Incomplete.EMPTY else value.get("tool_calls", ())
         read = {
             "text": text,
@@ -319,7 +319,7 @@ class ModelCall(Call):
             retryable=error.retryable,
             retry_after_seconds=error.retry_after_seconds,
             spent=FREE if refused else self.lost(),
-            raw_reply=self.payloads.display(error.raw_reply and storable(error.raw_reply)),
+            raw_reply=self.payloads.display(error.raw_reply and storable_text(error.raw_reply)),
         )
 
     def _answered(self, reply: ModelReply) -> tuple[TokenUsage, Spent]:

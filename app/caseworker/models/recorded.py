@@ -83,7 +83,7 @@ def case_of(run_id: str) -> str:
     return run_id.partition(":")[2] or run_id
 
 
-def request_hash(model: str, request: ModelRequest) -> str:
+def sent_hash(model: str, request: ModelRequest) -> str:
     """Return a hash of everything that is sent, except the run ID and today's date.
 
     The time limit is not part of the hash.
@@ -189,7 +189,7 @@ class RecordingProvider:
                 case=case_of(origin.run_id),
                 purpose=origin.call,
                 attempt=origin.attempt,
-                request_hash=request_hash(model, request),
+                request_hash=sent_hash(model, request),
                 seconds=round(time.monotonic() - began, 3),
                 reply=reply,
                 error=RecordedFailure(fault=error.fault, message=str(error), status=error.status)
@@ -234,7 +234,7 @@ class RecordedProvider:
         origin = request.origin
         if origin is None:
             raise ModelError("recorded: the request belongs to no run", retryable=False)
-        case, hash_ = case_of(origin.run_id), request_hash(model, request)
+        case, hash_ = case_of(origin.run_id), sent_hash(model, request)
         exchange = self._exchanges.get((case, origin.call))
         if exchange is None and case == origin.run_id:
             exchange = self._by_request.get((origin.call, hash_))

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply
-from caseworker.models.forms import storable
+from caseworker.models.forms import storable_text
 from caseworker.models.model_call import ModelCall, journaled, noted
 from caseworker.models.ports import ModelFault, ModelReply, SendState
 from caseworker.models.table import ChatModel
@@ -438,7 +438,7 @@ def stored(head: Head) -> dict[str, str]:
 def restored(wire: Mapping[str, Any]) -> Head:
     """Return the reply that :func:`stored` packed."""
     content = zlib.decompress(base64.b64decode(wire["packed"]))
-    return Head(200, {"content-type": storable(wire["content_type"])}, content)
+    return Head(200, {"content-type": storable_text(wire["content_type"])}, content)
 
 
 def is_success(status: int) -> bool:

@@ -8,7 +8,7 @@ from caseworker.engine.prepared import PreparedGraph
 from caseworker.models.table import ModelTable
 from caseworker.nodes.graph_parser import read
 from caseworker.nodes.graph_spec import GraphSpec
-from caseworker.nodes.nesting import DefinitionReference, references_in
+from caseworker.nodes.nesting import DefinitionReference, definition_references_in
 from caseworker.nodes.node_type import NodeType
 
 GRAPH = "graph"
@@ -77,7 +77,7 @@ class NodeCatalog:
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
         """Return the references to registered graphs and agents in a graph."""
-        return tuple(references_in(graph, self._nesting))
+        return tuple(definition_references_in(graph, self._nesting))
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the descriptions of all step types as JSON, sorted by name."""

@@ -28,7 +28,7 @@ from caseworker.nodes.templates import (
     TextTemplate,
 )
 from caseworker.platform.docstrings import Described
-from caseworker.platform.validation import Suggesting, field_of, message_of, refusal
+from caseworker.platform.validation import Suggesting, field_of, refusal, validation_message
 
 REPORTED: Final = "caseworker_reported"
 """Pydantic error type of problems that a validator has already reported; they are ignored."""
@@ -59,10 +59,10 @@ def problems_in(error: ValidationError, place: str) -> Iterator[Problem]:
     """Yield the problems of a validation error for the data at ``place``."""
     for one in error.errors(include_url=False):
         if one["type"] != REPORTED:
-            yield Problem(joined(place, field_of(one["loc"])), message_of(one))
+            yield Problem(joined_places(place, field_of(one["loc"])), validation_message(one))
 
 
-def joined(*places: str) -> str:
+def joined_places(*places: str) -> str:
     """Join nested positions with dots; empty positions are omitted."""
     return ".".join(place for place in places if place)
 

@@ -18,7 +18,7 @@ from caseworker.core.graph.problems import quoted
 from caseworker.core.graph.validation import Problem, Severity, Traits, problems_of
 from caseworker.engine.prepared import PreparedGraph, PreparedStep
 from caseworker.models.table import ModelTable
-from caseworker.nodes.fields import StepData, joined, problems_in
+from caseworker.nodes.fields import StepData, joined_places, problems_in
 from caseworker.nodes.graph_spec import EdgeSpec, GraphFrame, PolicySpec, StepSpec, WorkSpec
 from caseworker.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep, is_reference
 from caseworker.nodes.node_type import NodeType
@@ -45,12 +45,12 @@ class _GraphReader:
 
     def at(self, *places: str, deeper: int = 0) -> "_GraphReader":
         """Return a reader for a nested position."""
-        at = joined(self.place, *places)
+        at = joined_places(self.place, *places)
         return replace(self, place=at, depth=self.depth + deeper)
 
     def tell(self, message: str, *places: str) -> None:
         """Report a problem at a nested position."""
-        self.problems.append(Problem(joined(self.place, *places), message))
+        self.problems.append(Problem(joined_places(self.place, *places), message))
 
     def part(
         self, kind: type[Part], value: Any, context: "_GraphReader | None" = None
@@ -163,7 +163,8 @@ def read_graph(reader: _GraphReader, value: Any) -> InnerGraph | None:
     else:
         problems = _problems_despite_gaps(graph, steps, reader.types)
     reader.problems.extend(
-        Problem(joined(reader.place, one.place), one.message, one.severity) for one in problems
+        Problem(joined_places(reader.place, one.place), one.message, one.severity)
+        for one in problems
     )
     if _has_errors(reader.problems[before:]):
         return None

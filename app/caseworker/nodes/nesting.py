@@ -124,7 +124,7 @@ def is_reference(value: Any) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping) and "name" in value and value.keys() <= {"name", "version"}
 
 
-def references_in(
+def definition_references_in(
     graph: Any, nesting: Set[str], place: Place = (), depth: int = 0
 ) -> Iterator[DefinitionReference]:
     """Yield the references to registered definitions in ``graph``; skip unreadable parts.
@@ -157,7 +157,7 @@ def _in_work(
     if is_reference(inner):
         yield from _reference(inner, at, DefinitionKind.GRAPH)
     else:
-        yield from references_in(inner, nesting, at, depth + 1)
+        yield from definition_references_in(inner, nesting, at, depth + 1)
 
 
 def agents_in(agent: Any, place: Place = (), depth: int = 0) -> Iterator[DefinitionReference]:

@@ -75,7 +75,7 @@ def field_of(names: Iterable[str | int]) -> str:
     )
 
 
-def message_of(error: Mapping[str, Any]) -> str:
+def validation_message(error: Mapping[str, Any]) -> str:
     """Return our message for a pydantic error.
 
     If the error contains the input, the message may say which type it has, or which of our names
@@ -175,7 +175,7 @@ def _with_suggestion(error: Mapping[str, Any], known_fields: Collection[str]) ->
     if _is_unknown(error):
         kind, ctx = _UNKNOWN, {"known": list(known_fields)}
     elif not kind.startswith(ERROR_TYPE):
-        kind, ctx = ERROR_TYPE, {"message": message_of(error)}
+        kind, ctx = ERROR_TYPE, {"message": validation_message(error)}
     template: LiteralString = "{message}"
     error_type = PydanticCustomError(kind, template, ctx)
     return InitErrorDetails(type=error_type, loc=error["loc"], input=error["input"])

@@ -11,7 +11,7 @@ from caseworker.nodes.agent.references import key_in_event, key_in_message, whol
 from caseworker.runs.run import EventRecord, Run
 
 
-def references_in(run: Run) -> Set[str]:
+def call_references_in(run: Run) -> Set[str]:
     """Return the keys of the calls that the messages in the result refer to."""
     return {
         key
@@ -47,10 +47,10 @@ def known_whole(events: Sequence[EventRecord]) -> Sequence[EventRecord]:
     ]
     if any(key_in_event(event.type, event.data) is not None for event in full_events):
         return ()
-    return full_events if is_storable([event.data for event in full_events]) else ()
+    return full_events if is_stored_unchanged([event.data for event in full_events]) else ()
 
 
-def is_storable(value: Any) -> bool:
+def is_stored_unchanged(value: Any) -> bool:
     """Return whether the store surely changes no text in a JSON value.
 
     It replaces NUL and lone surrogates. No response could contain the latter.

@@ -36,7 +36,7 @@ from caseworker.runs.ports import (
     RunStore,
 )
 from caseworker.runs.read.event_followers import AT_ONCE, Batch, Followers
-from caseworker.runs.references import references_in, resolved
+from caseworker.runs.references import call_references_in, resolved
 from caseworker.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 
 log = structlog.get_logger(__name__)
@@ -237,7 +237,7 @@ class RunService:
 
     async def wait(self, key: RunKey, *, seconds: float) -> Run:
         """Return a run once it has ended, or in its current state after ``seconds``."""
-        pause, longest = POLL_SECONDS
+        delay_seconds, max_delay_seconds = POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
             run = await self._until_ended_here(key, until)
@@ -245,8 +245,8 @@ class RunService:
             remaining = until - time.monotonic()
             if run.finished or remaining <= 0 or self._closing.is_set():
                 return run
-            await set_within(self._closing, min(pause, remaining))
-            pause = min(2 * pause, longest)
+            await set_within(self._closing, min(delay_seconds, remaining))
+            delay_seconds = min(2 * delay_seconds, max_delay_seconds)
 
     async def ended_here(self, key: RunKey, *, seconds: float) -> None:
         """Wait until this process does not execute a run any more, for at most ``seconds``."""
@@ -396,7 +396,7 @@ async def whole_run(store: RunStore, run: Run) -> Run:
     if (request := run.cancel_request) is not None:
         calls = await store.begun_calls(run.key)
         run = replace(run, cancel_request=replace(request, calls=calls))
-    references = references_in(run)
+    references = call_references_in(run)
     return resolved(run, await _values(store, run.key, references)) if references else run
 
 

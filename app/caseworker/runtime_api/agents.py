@@ -30,7 +30,7 @@ from caseworker.tools.registry import ToolPolicy, ToolRegistry
 
 _STEP = "agent"
 _RETRY = RetryPolicy(
-    max_retries=2, base_seconds=0.5, factor=2.0, jitter=0.2, max_delay_seconds=30.0
+    max_retries=2, initial_delay_seconds=0.5, backoff_factor=2.0, jitter=0.2, max_delay_seconds=30.0
 )
 
 

@@ -48,7 +48,7 @@ def prepared(step: Step) -> PreparedStep:
     policy = step.error_policy
     fallback = None if policy is None else policy.fallback_node
     return PreparedStep(
-        step=Placed(id=step.id, type=type_of(step.node)),
+        step=Placed(id=step.id, type=node_class_name(step.node)),
         work=_bound(step.node, step.input),
         policy=policy,
         fallback=None if fallback is None else _bound(fallback, step.input),
@@ -62,7 +62,7 @@ def _bound(node: ContextualNode | BoundNode, step_input: Any) -> BoundNode:
     return BoundNode(ContextNode(node, step_input), step_input, lock_of(node), node.id)
 
 
-def type_of(node: ContextualNode | BoundNode) -> str:
+def node_class_name(node: ContextualNode | BoundNode) -> str:
     """Return the name of the node's class, which traces show as the type of the step."""
     return type(node.node if isinstance(node, BoundNode) else node).__name__
 
@@ -299,7 +299,7 @@ class Graph:
         return Shape(
             id=self.id,
             steps=tuple(
-                Placed(id=step.id, type=type_of(step.node)) for step in self._steps.values()
+                Placed(id=step.id, type=node_class_name(step.node)) for step in self._steps.values()
             ),
             edges=(*dependencies, *self._edges),
             max_parallel=self.max_parallel,

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import InitSettingsSource, SettingsError, YamlConfigSettingsSource
 
 from caseworker.settings.schema import Settings
-from caseworker.settings.values import Location, joined, keys_of, types_in, variable_of
+from caseworker.settings.values import Location, keys_of, path_text, types_in, variable_of
 
 PREFIX = "CASEWORKER_"
 FILE, PROJECT_FILE = "config.yaml", "caseworker.yaml"
@@ -188,7 +188,7 @@ class EnvironmentSource(InitSettingsSource):
         self._merged = file()
         self.origins: dict[Location, str] = {}  # the variable that set each value
         empty = sorted(name for name, text in environ.items() if not text.strip())
-        warnings = tuple(_judge_empty(empty))
+        warnings = tuple(_check_empty(empty))
         for path, _ in keys_of(Settings):
             self._set(path, variable_of(path))
         for tier in _TIERS:
@@ -199,7 +199,7 @@ class EnvironmentSource(InitSettingsSource):
             self._set(path, variable)
             self._complete(path[:-1], "openai")
         self._complete(("tools", "prices"), "tiingo")
-        self.warnings = (*warnings, *self._judge_names(keys.values()))
+        self.warnings = (*warnings, *self._check_names(keys.values()))
         self.near_misses = tuple(line for line in self.warnings if _NEAR_MISS in line)
         super().__init__(Settings, self._merged)
 
@@ -257,7 +257,7 @@ class EnvironmentSource(InitSettingsSource):
             return json.loads(text) if any(t in (dict, tuple, int, float) for t in types) else text
         return text
 
-    def _judge_names(self, keys_of_models: Iterable[str]) -> Iterator[str]:
+    def _check_names(self, keys_of_models: Iterable[str]) -> Iterator[str]:
         """Yield warnings about names that resemble settings; reject unknown prefixed names."""
         known_names = {
             *map(variable_of, dict(keys_of(Settings))),
@@ -282,7 +282,7 @@ class EnvironmentSource(InitSettingsSource):
                 yield f"{name}{_NEAR_MISS} {hint}"
 
 
-def _judge_empty(names: Sequence[str]) -> Iterator[str]:
+def _check_empty(names: Sequence[str]) -> Iterator[str]:
     """Yield a warning about empty provider keys and endpoints.
 
     Raises:
@@ -310,7 +310,7 @@ def _refuse_secrets(value: Any, path: Location, source: str) -> None:
     secret = SecretStr in types_in(_field_at(path).annotation) and value is not None
     if secret and not _HARMLESS_URL.match(str(value)):
         problem = f"secrets are read from the environment only; set {variable_of(path)}"
-        raise SettingsError(f"{source}: {joined(path)}: {problem}")
+        raise SettingsError(f"{source}: {path_text(path)}: {problem}")
     if isinstance(value, dict | list):
         for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
             _refuse_secrets(inner, (*path, name), source)
@@ -357,6 +357,6 @@ def _line(error: ErrorDetails, origins: Mapping[Location, str], source: str) -> 
     else:
         value_note = f" (got {redact_text(json.dumps(value, default=str), max_chars=60)})"
     origin = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in origins), ())
-    place = joined(path[len(origin) :])
+    place = path_text(path[len(origin) :])
     where = f"{origins[origin]}.{place}".strip(".") if origin else f"{source}: {place}"
     return f"{redact_text(where)}: {problem}{value_note}"

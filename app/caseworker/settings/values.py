@@ -54,10 +54,10 @@ def keys_of(section: type[BaseModel], path: Location = ()) -> Iterator[tuple[Loc
 
 def variable_of(path: Location) -> str:
     """Return the environment variable for the key at ``path``, such as ``BUDGET_MAX_SECONDS``."""
-    return re.sub(r"[.-]", "_", joined(path, "_")).upper()
+    return re.sub(r"[.-]", "_", path_text(path, "_")).upper()
 
 
-def joined(path: Location, separator: str = ".") -> str:
+def path_text(path: Location, separator: str = ".") -> str:
     """Return a path as text, such as ``models.small.fallbacks.1.provider``.
 
     List items are numbered from 1.

@@ -285,7 +285,7 @@ def _errors_in(validator: Draft202012Validator, value: Any, chars: int) -> list[
     return first_error(validator, value)
 
 
-def is_storable(value: Mapping[str, Any]) -> bool:
+def fits_journal(value: Mapping[str, Any]) -> bool:
     """Return whether the journal can store an object.
 
     It cannot store NaN, NUL, lone surrogates or deep nesting.

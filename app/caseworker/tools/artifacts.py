@@ -136,7 +136,7 @@ def with_references(
     return {**result, ARTIFACTS: listed}
 
 
-def references_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+def file_references_in(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the file references in a result's ``artifacts``; empty if missing or malformed."""
     listed = result.get(ARTIFACTS)
     if not isinstance(listed, list) or not all(_is_reference(each) for each in listed):

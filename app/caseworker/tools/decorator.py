@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 from caseworker.engine.containment import in_thread
 from caseworker.platform.suggestions import suggestion
 from caseworker.tools.ports import ToolContext, ToolRefusedError, ToolResult, ToolSpec
-from caseworker.tools.results import result_of, result_of_async
+from caseworker.tools.results import result_of_async, tool_result_of
 
 Function = Callable[..., Any]
 
@@ -155,7 +155,9 @@ class FunctionTool:
             with context.executing():  # until it ends, even if its call has timed out
                 outcome = self._function(**values)
                 # Here, because an iterator or a serializer of the result may block.
-                return outcome if inspect.isawaitable(outcome) else result_of(outcome, **limits)
+                return (
+                    outcome if inspect.isawaitable(outcome) else tool_result_of(outcome, **limits)
+                )
 
         if inspect.iscoroutinefunction(self._function):
             result = self._function(**values)

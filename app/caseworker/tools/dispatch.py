@@ -15,8 +15,7 @@ from typing import Any
 
 import structlog
 
-from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
 from caseworker.core.budget.stops import Stop
 from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.core.trace.payloads import Payloads
@@ -39,6 +38,7 @@ from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
 from caseworker.tools.ports import (
+    ONE_TOOL_CALL,
     Tool,
     ToolContext,
     ToolRefusedError,
@@ -59,9 +59,6 @@ from caseworker.tools.servers import (
 
 log = structlog.get_logger(__name__)
 
-ONE_ATTEMPT = RetryPolicy(
-    max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
-)
 
 TOO_LARGE = "too_large"
 """Error code for a tool call whose file or result exceeds a size limit."""
@@ -283,7 +280,7 @@ class ToolDispatch:
             kind="tool",
             name=spec.name,
             request_hash=hashlib.sha256(request.encode()).hexdigest()[:HASH_CHARS],
-            per_attempt={Dimension.TOOL_CALLS: 1},
+            per_attempt=ONE_TOOL_CALL,
             external=spec.external or not spec.idempotent,  # no crash may repeat it
             repeatable=spec.idempotent,
             retry=self._retry if spec.retried else ONE_ATTEMPT,

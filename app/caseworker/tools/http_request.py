@@ -22,7 +22,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus, unquote_to_by
 
 import httpx2
 
-from caseworker.tools.media_types import charset_of, essence, in_charset, is_json, is_text
+from caseworker.tools.media_types import charset_of, essence, in_charset, is_json_type, is_text
 from caseworker.tools.ports import ToolRefusedError
 
 Place = Literal["path", "query", "header", "cookie", "body"]
@@ -155,7 +155,7 @@ class Body:
     def content(self, value: Any) -> tuple[str, bytes]:
         """Return media type and bytes of a value."""
         kind = essence(self.media_type)
-        if is_json(kind):
+        if is_json_type(kind):
             return self.media_type, _encoded(json.dumps(value), self.media_type)
         if kind in (FORM, MULTIPART):
             if not isinstance(value, dict):
@@ -349,7 +349,7 @@ def _encoded(text: str, kind: str) -> bytes:
 
 
 def _in_media_type(value: Any, kind: str) -> str:
-    return json.dumps(value, separators=(",", ":")) if is_json(kind) else _text(value)
+    return json.dumps(value, separators=(",", ":")) if is_json_type(kind) else _text(value)
 
 
 def _without_null(value: Any) -> Any:

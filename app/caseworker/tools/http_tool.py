@@ -24,12 +24,12 @@ from caseworker.tools.media_types import (
     decoded,
     essence,
     is_binary_type,
-    is_json,
+    is_json_type,
     is_text,
 )
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec, failure
 from caseworker.tools.resources import ToolResources
-from caseworker.tools.results import UnfitResultError, result_of
+from caseworker.tools.results import UnfitResultError, tool_result_of
 
 UNAVAILABLE: Final = "unavailable"
 """Error code for a server that is unreachable, or asks to be called again later."""
@@ -161,7 +161,7 @@ class HttpTool:
             message = f"The charset {self._mask.apply(unread)!r} of the response is unknown."
             return failure(message, "unfit_response")
         kind = essence(self._mask_of_types.apply(header))
-        is_document = is_json(kind)
+        is_document = is_json_type(kind)
         is_textual = is_text(kind) or not (is_binary_type(kind) and kind != _BYTES)
         if kind and not (is_document or is_text(kind)):
             is_textual = is_textual and _is_text_content(content, text)
@@ -200,7 +200,7 @@ def _json_result(text: str, max_bytes: int) -> ToolResult:
         reason = str(error) if str(error).startswith("is ") else "has a number of too many digits"
         raise ValueError(reason) from None
     try:
-        value = result_of({"": value}, max_bytes=max_bytes * 8)[""]
+        value = tool_result_of({"": value}, max_bytes=max_bytes * 8)[""]
     except ValueTooLargeError:
         raise ValueError("is nested too deeply") from None
     except UnfitResultError:

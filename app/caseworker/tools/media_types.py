@@ -103,7 +103,7 @@ def charset_of(header: str) -> str:
     return str(message.get_content_charset(""))
 
 
-def is_json(kind: str) -> bool:
+def is_json_type(kind: str) -> bool:
     """Return whether a media type holds one JSON value."""
     subtype = essence(kind).partition("/")[2]
     return (
@@ -120,7 +120,7 @@ def is_text(kind: str) -> bool:
 def is_binary_type(kind: str) -> bool:
     """Return whether a media type is known to hold bytes rather than text."""
     kind = essence(kind)
-    if is_text(kind) or is_json(kind):
+    if is_text(kind) or is_json_type(kind):
         return False
     return kind.startswith(("image/", "audio/", "video/", "font/", "multipart/")) or (
         kind in _BINARY or kind.endswith(("+zip", "+gzip", "+cbor", "+protobuf"))
@@ -166,7 +166,7 @@ def decoded(content: bytes | bytearray, header: str) -> str:
     names, start = [charset_of(header)], bytes(content[:_DECLARATION_BYTES])
     if start.lstrip().startswith(b"<") and (declaration := _DECLARED.search(start)):
         names.append(declaration[1].decode(errors="replace"))
-    if is_json(header) and not content.isascii() and 0 not in content:
+    if is_json_type(header) and not content.isascii() and 0 not in content:
         names.insert(0, "utf-8")
     codecs_of_names, unknown = list[str](), ""
     for name in filter(None, names):

@@ -17,7 +17,7 @@ from caseworker.tools.http_request import (
     HttpOperation,
     Parameter,
 )
-from caseworker.tools.media_types import essence, in_charset, is_binary_type, is_json, is_text
+from caseworker.tools.media_types import essence, in_charset, is_binary_type, is_json_type, is_text
 from caseworker.tools.openapi_references import References
 
 _METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
@@ -237,7 +237,7 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
         in_charset("", kind)
     except ValueError as error:
         raise ValueError(f"operation_id: its body is {kind}, and {error}") from None
-    has_fields = is_json(kind) or essence(kind) in (FORM, MULTIPART)
+    has_fields = is_json_type(kind) or essence(kind) in (FORM, MULTIPART)
     if not has_fields:
         scalar, described = {}, f"As {kind}." if is_text(kind) else _FILE
         text = {"type": "string", "description": described}
@@ -369,7 +369,7 @@ def _described(schema: Object, *, is_file: bool = True) -> Object:
 def _rank(kind: str) -> int:
     """Return the order in which the media types of a body are preferred."""
     name = essence(kind)
-    kinds = (is_json(name), name == FORM, name == MULTIPART, name in _ANY, is_text(name))
+    kinds = (is_json_type(name), name == FORM, name == MULTIPART, name in _ANY, is_text(name))
     if any(kinds):
         return kinds.index(True)
     return _UNSUPPORTED if name.startswith("multipart/") else len(kinds)

@@ -5,12 +5,17 @@ from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
+from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.usage import Charge
 from caseworker.core.trace.frozen_json import USUAL_LIMITS
 from caseworker.core.trace.json_values import MAX_DEPTH
 from caseworker.platform.code_table import Executing
 from caseworker.tools.artifacts import ArtifactSink
+
+ONE_TOOL_CALL: Final[Charge] = {Dimension.TOOL_CALLS: 1}
+"""The charge for each attempt at a tool call, wherever the tool runs."""
 
 ToolResult = dict[str, Any]
 """Result of a tool, with JSON values only. A failure is ``{"error": message, "code": word}``; see

@@ -44,17 +44,17 @@ class UnfitResultError(ValueError):
 async def result_of_async(
     value: Any, *, threads: Executor | None, max_bytes: int, max_depth: int = MAX_DEPTH
 ) -> ToolResult:
-    """Convert a result on the event loop; raises the same as :func:`result_of`.
+    """Convert a result on the event loop; raises the same as :func:`tool_result_of`.
 
     Anything but JSON is converted in one of the ``threads``: its code may block.
     """
     if _plain_size(value, max_bytes, max_depth) is not None:
         return _object_of(to_jsonable_python(value))
-    call = partial(result_of, value, max_bytes=max_bytes, max_depth=max_depth)
+    call = partial(tool_result_of, value, max_bytes=max_bytes, max_depth=max_depth)
     return await in_thread(call, threads)
 
 
-def result_of(value: Any, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> ToolResult:
+def tool_result_of(value: Any, *, max_bytes: int, max_depth: int = MAX_DEPTH) -> ToolResult:
     """Convert a result to JSON; any value except an object becomes ``{"value": …}``.
 
     Raises:

@@ -45,7 +45,7 @@ from caseworker_cases.agent.work import (
     CaseWork,
     Clock,
     ModelName,
-    result_of,
+    case_result_of,
 )
 from caseworker_cases.tools.dates.reader import DateReader
 
@@ -220,7 +220,7 @@ def type_of(node: CaseNode) -> NodeType:
 
 def _outputs(state: CaseState) -> Outputs:
     answer = state.answer
-    result = {RESULT: result_of(state, answer)}
+    result = {RESULT: case_result_of(state, answer)}
     return result if answer is None else {**result, DEFAULT_HANDLE: answer}
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
 from caseworker.models.gateway import Completion, Tier
@@ -45,9 +44,9 @@ async def ask_if_possible(
         work.log.add(step_type, event="provider_error", **about)
         return None
     except BudgetExceededError as refused:
-        refusal = refused.cause.dimension
-        if refusal is Dimension.SECONDS:
+        if refused.cause.interrupts:
             raise
+        refusal = refused.cause.dimension
     work.log.add(step_type, event=f"{name}_refused", reason=str(refusal))
     return None
 
@@ -105,13 +104,13 @@ class Planner:
     async def _plan(self) -> Plan | PlanFailure:
         state = self._work.state
         draft = await self._ask("plan", state.failure)
-        complaint = self._complaint(draft)
+        complaint = self._log_and_describe_faults(draft)
         if complaint is not None:
             if self._work.planning_calls_left(state.tier) == 0:
                 used = PlanFailure(PlanFailureKind.CALLS_USED, complaint)
                 return draft if isinstance(draft, Plan) else used
             draft = await self._ask("reprompt", complaint)
-            complaint = self._complaint(draft)
+            complaint = self._log_and_describe_faults(draft)
         match draft:
             case Plan():
                 return draft
@@ -153,7 +152,7 @@ class Planner:
         except PlanSchemaError as error:
             return error
 
-    def _complaint(self, draft: _Draft) -> str | None:
+    def _log_and_describe_faults(self, draft: _Draft) -> str | None:
         """Log the errors of a draft and return them as reprompt text; None if it has none."""
         match draft:
             case PlanSchemaError():

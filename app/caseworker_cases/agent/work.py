@@ -18,7 +18,7 @@ from caseworker.models.gateway import Completion, ModelGateway, Tier
 from caseworker.models.ports import Message
 from caseworker.models.table import CALLS_OF
 from caseworker.platform.logs.redaction import redact_value
-from caseworker.tools.artifacts import ARTIFACTS, references_in
+from caseworker.tools.artifacts import ARTIFACTS, file_references_in
 from caseworker.tools.ports import ToolContext, ToolResult
 from caseworker_cases.agent.case import Case, EscalateWhen, FinishReason
 from caseworker_cases.agent.evidence import Action, CaseEvidence, compose
@@ -141,7 +141,7 @@ class CaseState:
 
         ``about`` holds further fields of the evidence.
         """
-        references = references_in(result)
+        references = file_references_in(result)
         self.artifacts.extend(references)
         files = tuple(file["name"] for file in references)
         piece = CaseEvidence(
@@ -170,7 +170,7 @@ class CaseState:
         self.plan_failure = None
 
 
-def result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
+def case_result_of(state: CaseState, answer: str | None) -> dict[str, Any]:
     """Return the case's result so far as JSON.
 
     ``answer`` is the current answer, passed in so that it is not computed twice.

@@ -104,7 +104,7 @@ class TiingoPrices:
                 reply, text = await self._request(ticker)
         except (httpx.HTTPError, TimeoutError) as error:
             raise _unavailable("cannot be reached") from error
-        _judge(reply, symbol)
+        _raise_for_failure(reply, symbol)
         try:
             days = await asyncio.to_thread(_days_in, text)
         except (csv.Error, TypeError, ValueError, OverflowError) as error:
@@ -125,7 +125,7 @@ class TiingoPrices:
         return reply, received.decode("utf-8", errors="replace")
 
 
-def _judge(reply: httpx.Response, symbol: str) -> None:
+def _raise_for_failure(reply: httpx.Response, symbol: str) -> None:
     """Reject every reply except prices; its text is not quoted, because it may contain the key."""
     match reply.status_code:
         case 200:

@@ -95,7 +95,7 @@ class Calculator(CheckedTool):
         self, args: Mapping[str, Any], result: ToolResult, context: ToolContext
     ) -> bool | None:
         """Return whether Python's integers and floats give the same value."""
-        return arithmetic.agrees(result["expression"], result["value"])
+        return arithmetic.expression_agrees(result["expression"], result["value"])
 
     def _value(self, expression: str) -> Real:
         try:

@@ -108,12 +108,12 @@ def worded(result: ToolResult) -> ToolResult:
     return {**result, "text": f"{words} of {of}{period}: {value} {unit}{on}"}
 
 
-def rounded(value: Any, decimals: int | None) -> Any:
+def rounded_floats(value: Any, decimals: int | None) -> Any:
     """Round every float in a JSON value; halves are rounded away from zero."""
     if isinstance(value, Mapping):
-        return {name: rounded(part, decimals) for name, part in value.items()}
+        return {name: rounded_floats(part, decimals) for name, part in value.items()}
     if isinstance(value, list):
-        return [rounded(part, decimals) for part in value]
+        return [rounded_floats(part, decimals) for part in value]
     return _rounded(value, decimals) if isinstance(value, float) else value
 
 
@@ -221,11 +221,11 @@ class NumericAnalysis(PriceTool):
         decimals = int(args["decimals"]) if "decimals" in args else None
         try:
             if metric == CORRELATION:
-                result = worded(rounded(await self._correlation(args), decimals))
+                result = worded(rounded_floats(await self._correlation(args), decimals))
             elif "symbols" in args:
-                result = rounded(await self._ranking(args), decimals)
+                result = rounded_floats(await self._ranking(args), decimals)
             else:
-                result = worded(rounded(await self._single(args), decimals))
+                result = worded(rounded_floats(await self._single(args), decimals))
         except (ArithmeticError, StatisticsError, ValueError) as error:
             raise ToolRefusedError(
                 "The numbers are too far apart to work this out.", code="too_large"

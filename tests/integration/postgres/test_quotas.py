@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text
 
-from caseworker.features.quotas.postgres.enforcement import LOCK
 from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
+from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.errors import QueueFullError, QuotaExceededError
 from caseworker.runs.execute.postgres.runs import halt_overdue
 from caseworker.runs.ports import LateResult, RunFilter
@@ -224,7 +224,7 @@ async def test_who_waits_for_a_tenant_holds_no_run(
     await set_quota(pair[0], max_running=1)
     await pair[0].runs.accept(run_within("r1"), worker_id=None)
     async with asyncio.TaskGroup() as group, transaction(pair[0].engines.work) as accepting:
-        await accepting.exec_driver_sql(LOCK, ("default",))
+        await accepting.exec_driver_sql(LOCK_TENANT, ("default",))
         claiming = group.create_task(pair[1].runs.claim(None, "w1"))
         await oracle.until_waiting("advisory")
         await accepting.execute(text("SELECT FROM runs FOR UPDATE NOWAIT"))
@@ -247,7 +247,7 @@ async def test_a_claim_finds_a_run_that_is_queued_after_its_start(
     await pair[0].runs.accept(run_within("r1"), worker_id=None)
     async with open_oracle(database_url) as claims, asyncio.TaskGroup() as group:
         async with transaction(pair[0].engines.work) as others:
-            await others.exec_driver_sql(LOCK, ("default",))
+            await others.exec_driver_sql(LOCK_TENANT, ("default",))
             claiming = group.create_task(claims.value(claim))
             await oracle.until_waiting("advisory")
             await others.exec_driver_sql(meanwhile)
@@ -265,9 +265,9 @@ async def test_who_keeps_one_tenant_waits_for_no_other(
             worker_id)
         SELECT tenant_id, 'r2', kind, request, '', '{}', 'running', 'w2' FROM runs"""
     async with transaction(pair[0].engines.work) as other:
-        await other.exec_driver_sql(LOCK, ("b",))
+        await other.exec_driver_sql(LOCK_TENANT, ("b",))
         async with transaction(pair[0].engines.work) as accepting:
-            await accepting.exec_driver_sql(LOCK, ("a",))
+            await accepting.exec_driver_sql(LOCK_TENANT, ("a",))
             claiming = asyncio.create_task(pair[1].runs.claim(None, "w1"))
             await oracle.until_waiting("advisory")
             await accepting.exec_driver_sql(f"{full} WHERE tenant_id = 'a'")

@@ -250,9 +250,15 @@ async def test_pending_cancels_that_have_expired_are_cleared_away(
 async def test_one_process_at_a_time_sweeps(stores: Stores, oracle: Oracle) -> None:
     """The first process that finds a due sweep runs it."""
     first, second = (PostgresRetention(stores.engines.work, DROPS) for _ in range(2))
-    assert [await first.begin_sweep(600), await second.begin_sweep(600)] == [True, False]
+    assert [
+        await first.claim_sweep_and_merge_counters(600),
+        await second.claim_sweep_and_merge_counters(600),
+    ] == [True, False]
     await oracle.rows("UPDATE retention SET swept_until = swept_until - interval '601 s'")
-    assert [await second.begin_sweep(600), await first.begin_sweep(600)] == [True, False]
+    assert [
+        await second.claim_sweep_and_merge_counters(600),
+        await first.claim_sweep_and_merge_counters(600),
+    ] == [True, False]
 
 
 async def test_threads_go_with_their_messages_when_nothing_was_said_for_long(

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import text
 
 from caseworker.core.budget.budget import Budget
-from caseworker.features.quotas.postgres.enforcement import LOCK
 from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.features.schedules.cron_times import CatchUp
 from caseworker.features.schedules.due_runs import ScheduleFiring
@@ -22,6 +21,7 @@ from caseworker.features.schedules.schedule import (
     TooManySchedulesError,
 )
 from caseworker.platform.postgres.engines import transaction
+from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observers import RunObservers
 from caseworker.runs.quotas import Quota
@@ -256,7 +256,7 @@ async def test_who_cancels_for_the_next_run_waits_for_its_tenant_first(
     await oracle.rows("UPDATE schedules SET next_at = now() - interval '1 hour'")
     await oracle.rows("UPDATE schedules SET cron = '*/5 * * * *'")
     async with asyncio.TaskGroup() as tasks, transaction(stores.engines.work) as accepting:
-        await accepting.exec_driver_sql(LOCK, ("default",))
+        await accepting.exec_driver_sql(LOCK_TENANT, ("default",))
         tasks.create_task(firing.fire("default", "hourly"))
         await oracle.until_waiting("advisory")
         await accepting.execute(text("SELECT FROM runs FOR UPDATE NOWAIT"))

@@ -271,7 +271,7 @@ async def test_a_sweep_merges_what_sessions_have_counted(stores: Stores, oracle:
     before = await use_of(stores)
     rows = "SELECT count(*) FROM stored WHERE tenant_id = %s"
     several = await oracle.value(rows, TENANT)
-    await PostgresRetention(stores.engines.work, DROPS).begin_sweep(600)
+    await PostgresRetention(stores.engines.work, DROPS).claim_sweep_and_merge_counters(600)
 
     assert (several > 1, await oracle.value(rows, TENANT)) == (True, 1)
     assert await use_of(stores) == before

@@ -205,7 +205,7 @@ async def test_messages_that_were_kept_while_a_run_ended_are_swept(
         """INSERT INTO kept_messages (tenant_id, run_id, message_id, role, ends)
         VALUES ('default', 'one', 'm', 'user', '[]')"""
     )
-    assert await PostgresRetention(chat.stores.engines.work, {}).begin_sweep(0)
+    assert await PostgresRetention(chat.stores.engines.work, {}).claim_sweep_and_merge_counters(0)
 
     assert await oracle.value(KEPT) == 0
 

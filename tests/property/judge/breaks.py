@@ -17,7 +17,8 @@ import caseworker.gateway.admission as external_gateway
 import caseworker.models.lost_usage as settling
 import caseworker.models.maximum as maximum
 import caseworker.models.model_call as model_call
-from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
+from caseworker.core.budget.budget import ESTIMATED_OF
+from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.reservations import Reservation
 from caseworker.core.budget.usage import NOTHING
 from caseworker.engine.call import FREE

@@ -127,7 +127,7 @@ def test_the_older_names_of_groups_still_work(older: str, name: str) -> None:
 
 
 def test_every_limit_of_a_budget_has_an_option() -> None:
-    """The options repeat the names, because the schema of the budget is slow to import."""
+    """The options come from the table of dimensions, the schema from the fields of the budget."""
     schema = TypeAdapter(Budget).json_schema()["properties"]
 
     assert LIMITS.keys() == {name for name, limit in schema.items() if "anyOf" in limit}

@@ -17,8 +17,8 @@ from caseworker.models.counts import (
     MESSAGES,
     RESPONSES,
     USAGE_IN,
-    Place,
-    Row,
+    CountPlace,
+    CountRow,
     chat_usage,
     is_possible,
     message_usage,
@@ -143,12 +143,12 @@ def _has(document: Any, path: str) -> bool:
     return not rest or any(_has(each, rest) for each in below)
 
 
-def _is_captured(api: str, row: Row) -> bool:
+def _is_captured(api: str, row: CountRow) -> bool:
     """Return whether a published reply has the count of a row."""
     for counted in (each for each in COUNTED if each.api == api):
         for document in counted.documents:
             items = document.get("output") or ()
-            if row.place is Place.ITEMS and any(each["type"] == row.path for each in items):
+            if row.place is CountPlace.ITEMS and any(each["type"] == row.path for each in items):
                 return True
             message = document.get("message") or document
             prefixes = {"chat": USAGE_IN, "messages": ("usage",), "responses": ("",)}[api]

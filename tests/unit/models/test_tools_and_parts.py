@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.models.gateway import hash_of
+from caseworker.models.gateway import model_request_hash
 from caseworker.models.model_call import OnDelta
 from caseworker.models.ports import (
     Delta,
@@ -218,7 +218,7 @@ def test_the_hash_of_a_request_is_that_of_what_is_sent() -> None:
     model = replace(unpriced("m"), provider=Scripted(SPOKEN), temperature=0.2)
 
     def hashed(change: Callable[[ModelRequest], ModelRequest] = lambda request: request) -> str:
-        return hash_of(model, change(replace(plain, temperature=0.2)), None)
+        return model_request_hash(model, change(replace(plain, temperature=0.2)), None)
 
     result = Message(role="tool", content="2", tool_call_id="c1", tool_name="add")
     changed = [

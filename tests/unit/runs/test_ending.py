@@ -8,7 +8,7 @@ import pytest
 from caseworker.core.budget.stops import rfc3339
 from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.report import GraphOutcome, StepReport
-from caseworker.runs.execute.outcome import cancelled_while_queued, result_of
+from caseworker.runs.execute.outcome import cancelled_while_queued, run_result_of
 from caseworker.runs.run import CancelRequest, RunKind, RunRequest, RunStatus
 from tests.support.runs import CLAIMED_RUN
 
@@ -50,7 +50,7 @@ def test_text_of_an_answer_that_never_ended_stays_in_the_result(kind: RunKind) -
     }
     run = replace(CLAIMED_RUN, kind=kind, request=RunRequest(kind=kind), streamed=streamed)
 
-    result = result_of(run, GraphOutcome(steps, stop=CANCEL_REQUEST.stop))
+    result = run_result_of(run, GraphOutcome(steps, stop=CANCEL_REQUEST.stop))
 
     assert result is not None
     if kind is RunKind.GRAPH:

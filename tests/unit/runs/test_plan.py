@@ -10,7 +10,7 @@ from caseworker.engine.driver import GraphExecution
 from caseworker.engine.report import GraphOutcome
 from caseworker.nodes.catalog import GraphProblemsError
 from caseworker.nodes.node_type import RunFacts
-from caseworker.runs.execute.outcome import result_of
+from caseworker.runs.execute.outcome import run_result_of
 from caseworker.runs.execute.plan import RunGraphs
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
@@ -39,7 +39,7 @@ async def executed(run: Run, here: NodeRun) -> tuple[GraphOutcome, dict[str, Any
     prepared = RunGraphs(here.catalog).graph_for(run)
     inputs = KINDS[run.kind].inputs(run.request)
     outcome = await GraphExecution(prepared, inputs, here.context()).run()
-    return outcome, result_of(run, outcome)
+    return outcome, run_result_of(run, outcome)
 
 
 @pytest.mark.req("004/one-path")

@@ -27,7 +27,7 @@ from tests.support.runs import (
 pytestmark = pytest.mark.req("cw/5.release")
 
 GRACE = 5.0
-SLOW = retry_policy(base_seconds=60.0, jitter=0.0)
+SLOW = retry_policy(initial_delay_seconds=60.0, jitter=0.0)
 
 
 class Calls:

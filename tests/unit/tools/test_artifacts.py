@@ -11,7 +11,7 @@ from caseworker.tools.artifacts import (
     SavedArtifact,
     artifact_name,
     artifact_uri,
-    references_in,
+    file_references_in,
     stem_of,
     with_references,
 )
@@ -78,5 +78,5 @@ REFERENCE = with_references({}, [SAVED], "run-1")["artifacts"][0]
 )
 def test_only_whole_references_are_files_of_a_result(listed: Any, count: int) -> None:
     """A tool may return another list under the same name."""
-    assert len(references_in({"artifacts": listed})) == count
-    assert references_in({}) == []
+    assert len(file_references_in({"artifacts": listed})) == count
+    assert file_references_in({}) == []

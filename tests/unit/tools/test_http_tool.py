@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook
 
 from caseworker import ToolRefusedError
+from caseworker.core.budget.retry import ONE_ATTEMPT
 from caseworker.main.configuration import StartupError
 from caseworker.runtime_api import agents
 from caseworker.testing import run_tool
-from caseworker.tools.dispatch import ONE_ATTEMPT
 from tests.unit.tools.http_support import CONTEXT, Api, made, reply
 
 SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"

@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from enum import StrEnum
-from typing import Annotated, Any, Final
+from enum import Enum, StrEnum
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 from annotated_types import Ge, Le
 
@@ -20,33 +20,166 @@ MAX_LIMIT = 2**63 - 1
 """The largest integer that JSON may contain as a limit."""
 
 
-class Dimension(StrEnum):
-    """A quantity that usage counts and a budget can limit; the value is its name in the API."""
+class Unit(Enum):
+    """The unit of an amount; the value is the number types that a limit in this unit may have."""
 
-    TOKENS = "tokens"
-    """Number of input and output tokens together."""
-    SECONDS = "seconds"
-    STEPS = "steps"
-    """Executed steps; retries of a step are not counted."""
-    API_CALLS = "api_calls"
-    """Requests to model providers, retries included."""
-    COST_USD = "cost_usd"
-    LLM_CALLS = "llm_calls"
-    """LLM calls to any model. A reprompt (the request to correct an unusable answer) counts as
-    another call, but a retry does not."""
-    LLM_CALLS_SMALL = "llm_calls_small"
-    """LLM calls to models of the small tier, counted like ``llm_calls``."""
-    LLM_CALLS_BIG = "llm_calls_big"
-    TOOL_CALLS = "tool_calls"
-    """Executed tool calls, retries included."""
-    TURNS = "turns"
-    """Agent turns, each with one model call and the tool calls that it requests."""
-    TOKENS_ESTIMATED = "tokens_estimated"
-    """Estimated tokens of calls whose response was lost; included in ``tokens``."""
-    COST_USD_ESTIMATED = "cost_usd_estimated"
-    """Estimated cost of calls whose response was lost; included in ``cost_usd``."""
-    UNPRICED_CALLS = "unpriced_calls"
-    """Requests to models whose price is unknown; no cost total includes them."""
+    COUNT = (int,)
+    SECONDS = (int, float)
+    US_DOLLARS = (int, float, Decimal)
+
+    def text(self, amount: Amount) -> str:
+        """Format an amount: seconds as ``1.5s``, dollars as ``$0.01``; counts have no unit."""
+        match self:
+            case Unit.SECONDS:
+                return f"{amount:.1f}s"
+            case Unit.US_DOLLARS:
+                return f"${Decimal(amount).normalize():f}"
+            case Unit.COUNT:
+                return str(amount)
+
+
+class _Row(NamedTuple):
+    """The properties of a dimension; :class:`Dimension` describes them."""
+
+    letter: str | None
+    quantity: str
+    headline: str | None = None
+    unit: Unit = Unit.COUNT
+    field: str | None = None
+    allows_last_answer: bool = False
+
+
+_NO_ROW = _Row(None, "")
+
+
+class Dimension(StrEnum):
+    """A quantity that usage counts and a budget can limit; the value is its name in the API.
+
+    This is the only table of dimensions. A new limit also needs its field in :class:`Budget`.
+    """
+
+    letter: str | None
+    """Its name in stored charges, which the database view ``journal`` also reads; None if it is
+    never stored."""
+    quantity: str
+    """Noun phrase for what it counts."""
+    headline: str
+    """How the message about an exceeded limit starts; empty if no budget limits this dimension."""
+    unit: Unit
+    field: str
+    """Name of its limit in :class:`Budget`."""
+    interrupts: bool
+    """Whether reaching the limit interrupts work in flight, as the time limit does. Such an amount
+    grows by itself: no charge contains it, so it cannot be reserved."""
+    allows_last_answer: bool
+    """Whether an agent may make a last, shorter model call after this limit refused a call."""
+
+    TOKENS = (
+        "tokens",
+        _Row(
+            "t",
+            "number of input and output tokens together",
+            "The {owner}'s token budget is spent",
+            allows_last_answer=True,
+        ),
+    )
+    SECONDS = (
+        "seconds",
+        _Row(
+            "s",
+            "duration in seconds; waiting in the queue does not count",
+            "Time limit exceeded",
+            Unit.SECONDS,
+            field="max_time_seconds",
+        ),
+    )
+    STEPS = "steps", _Row("p", "number of executed steps", "Step limit exceeded")
+    """Retries of a step are not counted."""
+    API_CALLS = (
+        "api_calls",
+        _Row(
+            "a",
+            "number of requests to model providers, retries included",
+            "API call limit exceeded",
+        ),
+    )
+    COST_USD = (
+        "cost_usd",
+        _Row(
+            "c",
+            "cost in US dollars; models whose price is unknown are refused",
+            "Cost limit exceeded",
+            Unit.US_DOLLARS,
+            field="max_cost_dollars",
+            allows_last_answer=True,
+        ),
+    )
+    LLM_CALLS = (
+        "llm_calls",
+        _Row(None, "number of LLM calls to all models together", "LLM call limit exceeded"),
+    )
+    """A reprompt (the request to correct an unusable answer) counts as another call, but a retry
+    does not. Stored charges contain only the calls of the two tiers."""
+    LLM_CALLS_SMALL = (
+        "llm_calls_small",
+        _Row(
+            "m",
+            "number of LLM calls to models of the small tier",
+            "Small-tier LLM call limit exceeded",
+        ),
+    )
+    LLM_CALLS_BIG = (
+        "llm_calls_big",
+        _Row(
+            "b", "number of LLM calls to models of the big tier", "Big-tier LLM call limit exceeded"
+        ),
+    )
+    TOOL_CALLS = (
+        "tool_calls",
+        _Row(
+            "o",
+            "number of executed tool calls, retries included",
+            "Tool call limit exceeded",
+            allows_last_answer=True,
+        ),
+    )
+    TURNS = (
+        "turns",
+        _Row(
+            "r",
+            "number of agent turns, each with one model call and its tool calls",
+            "Turn limit exceeded",
+        ),
+    )
+    TOKENS_ESTIMATED = (
+        "tokens_estimated",
+        _Row("e", "estimated tokens of calls whose response was lost"),
+    )
+    """Included in ``tokens``."""
+    COST_USD_ESTIMATED = (
+        "cost_usd_estimated",
+        _Row("f", "estimated cost of calls whose response was lost", unit=Unit.US_DOLLARS),
+    )
+    """Included in ``cost_usd``."""
+    UNPRICED_CALLS = "unpriced_calls", _Row("u", "requests to models whose price is unknown")
+    """No cost total includes them."""
+
+    def __new__(cls, name: str, row: _Row = _NO_ROW) -> Self:
+        """Build a member from its row; ``Dimension(name)`` looks it up and needs no row."""
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.letter, member.quantity, member.unit = row.letter, row.quantity, row.unit
+        member.headline, member.field = row.headline or "", row.field or f"max_{name}"
+        member.interrupts = row.unit is Unit.SECONDS
+        member.allows_last_answer = row.allows_last_answer
+        return member
+
+
+ESTIMATED_OF: Mapping[Dimension, Dimension] = {
+    Dimension.TOKENS: Dimension.TOKENS_ESTIMATED,
+    Dimension.COST_USD: Dimension.COST_USD_ESTIMATED,
+}
+"""Maps ``tokens`` and ``cost_usd`` to the dimensions that count their estimated parts."""
 
 
 class _Strictly:
@@ -66,8 +199,9 @@ Dollars = Annotated[float | Decimal, _Strictly(float), Ge(0)]
 """A limit in US dollars: a number in JSON, a Decimal or float in Python."""
 
 JSON_NAMES: Mapping[str, str] = {
-    "max_time_seconds": "max_seconds",
-    "max_cost_dollars": "max_cost_usd",
+    dimension.field: f"max_{dimension}"
+    for dimension in Dimension
+    if dimension.field != f"max_{dimension}"
 }
 """The JSON names of the budget fields that are named differently in JSON; Python accepts both."""
 
@@ -209,18 +343,9 @@ class Budget:
         return replace(self, **smaller) if smaller else self
 
 
-_FIELDS: Mapping[Dimension, str] = {
-    dimension: field.name
-    for field in fields(Budget)
-    for dimension in Dimension
-    if json_name(field.name) == f"max_{dimension}"
-}
+_OF_FIELDS: Mapping[str, Dimension] = {dimension.field: dimension for dimension in Dimension}
 
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "max_time_seconds": (int, float),
-    "max_cost_dollars": (int, float, Decimal),
-}
-"""The accepted types of limits that need not be integers."""
+_FIELDS: Mapping[Dimension, str] = {_OF_FIELDS[field.name]: field.name for field in fields(Budget)}
 
 
 def money(value: Amount) -> Decimal:
@@ -234,9 +359,9 @@ def json_number(value: Amount | None) -> int | float | None:
 
 
 def _require_limit(name: str, limit: Amount) -> None:
-    allowed = _TYPES.get(name, (int,))
-    if isinstance(limit, bool) or not isinstance(limit, allowed):
-        kind = "a whole number" if allowed == (int,) else "a number"
+    unit = _OF_FIELDS[name].unit
+    if isinstance(limit, bool) or not isinstance(limit, unit.value):
+        kind = "a whole number" if unit is Unit.COUNT else "a number"
         raise ValueError(f"{name} must be {kind} or None, not {limit!r}.")
     if not _is_finite(limit) or limit < 0:
         raise ValueError(f"{name} must be zero, positive or None (unlimited), not {limit}.")

@@ -12,10 +12,10 @@ If a charge does not fit only because of other reservations, :meth:`Scope.ask` q
 thread-safe: one lock guards all scopes of a tree.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from caseworker.core.budget.budget import UNLIMITED, Amount, Budget, Dimension
+from caseworker.core.budget.budget import ESTIMATED_OF, UNLIMITED, Amount, Budget, Dimension
 from caseworker.core.budget.reservations import (
     HOLDER,
     WARNING_SHARES,
@@ -35,7 +35,7 @@ from caseworker.core.budget.usage import (
     checked,
 )
 
-__all__ = ["ESTIMATED_OF", "HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
+__all__ = ["HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
 
 Warn = Callable[["Scope", Dimension, float], None]
 """Called with the scope, the dimension and the warning threshold (0.7 or 0.9 of the limit) when
@@ -275,10 +275,3 @@ def as_estimated(charge: Charge) -> Charge:
         ESTIMATED_OF[d]: amount for d, amount in charge.items() if d in ESTIMATED_OF and amount
     }
     return {**charge, **marks}
-
-
-ESTIMATED_OF: Mapping[Dimension, Dimension] = {
-    Dimension.TOKENS: Dimension.TOKENS_ESTIMATED,
-    Dimension.COST_USD: Dimension.COST_USD_ESTIMATED,
-}
-"""Maps ``tokens`` and ``cost_usd`` to the dimensions that count their estimated parts."""

@@ -53,9 +53,9 @@ class Account:
         self.name = name
         self.budget = budget
         self.usage = usage
-        self.limits = budget.limits()
+        limits = budget.limits()
+        self.limits = {name: limit for name, limit in limits.items() if not name.interrupts}
         """Upper limits by dimension, without the time limit, because time cannot be reserved."""
-        self.limits.pop(Dimension.SECONDS, None)
         self.holds: dict[Dimension, Amount] = {}
         self.mark = object()
         """Marker object: ``usage.checked_by`` is set to it once the usage was found to be within

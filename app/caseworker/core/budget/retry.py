@@ -1,14 +1,14 @@
 """Retry and error policies: whether to retry, how long to back off, and how to fail.
 
 Calls have a :class:`RetryPolicy`. Steps have an :class:`ErrorPolicy`, which contains a retry policy
-and defines the outcome once the attempts are exhausted. :func:`verdict` decides for both. A stop
-(a cancel request, a budget or a deadline) is not a failure and is never retried.
+and defines the outcome once the attempts are exhausted. :func:`decide_retry` decides for both. A
+stop (a cancel request, a budget or a deadline) is not a failure and is never retried.
 """
 
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 OnError = Literal["fail", "retry", "skip", "fallback"]
 
@@ -24,16 +24,19 @@ LONGEST_SECONDS = 86_400.0
 class RetryPolicy:
     """The maximum number of retries, and an exponential back-off between them.
 
+    With an ``initial_delay_seconds`` of 0.5 and a ``backoff_factor`` of 2, the delays before the
+    retries are 0.5, 1, 2, 4… seconds, up to ``max_delay_seconds``.
+
     Raises:
-        ValueError: a number is negative or not finite, ``factor`` is below 1, or ``jitter`` is
-            above 1.
+        ValueError: a number is negative or not finite, ``backoff_factor`` is below 1, or
+            ``jitter`` is above 1.
     """
 
     max_retries: int
     """Maximum number of retries, which is the number of attempts after the first."""
-    base_seconds: float
+    initial_delay_seconds: float
     """Back-off after the first failure, in seconds."""
-    factor: float
+    backoff_factor: float
     """Factor by which the back-off grows with each further failure."""
     jitter: float
     """Maximum random variation of a back-off, as a fraction from 0 to 1."""
@@ -43,12 +46,24 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         if self.max_retries < 0:
             raise ValueError("max_retries must be zero or more.")
-        if not (0 <= self.base_seconds < math.inf and 0 <= self.max_delay_seconds < math.inf):
+        if not (
+            0 <= self.initial_delay_seconds < math.inf and 0 <= self.max_delay_seconds < math.inf
+        ):
             raise ValueError("The delays must be finite and not negative.")
-        if not 1 <= self.factor < math.inf:
-            raise ValueError("factor must be at least 1.")
+        if not 1 <= self.backoff_factor < math.inf:
+            raise ValueError("backoff_factor must be at least 1.")
         if not 0 <= self.jitter <= 1:
             raise ValueError("jitter must be between 0 and 1.")
+
+
+ONE_ATTEMPT: Final = RetryPolicy(
+    max_retries=0,
+    initial_delay_seconds=0.0,
+    backoff_factor=1.0,
+    jitter=0.0,
+    max_delay_seconds=0.0,
+)
+"""A policy without retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,65 +138,63 @@ class ErrorPolicy:
         """The retry policy that results from this step's settings."""
         return RetryPolicy(
             max_retries=self.retry_count,
-            base_seconds=self.retry_delay_ms / 1000,
-            factor=self.retry_backoff,
+            initial_delay_seconds=self.retry_delay_ms / 1000,
+            backoff_factor=self.retry_backoff,
             jitter=JITTER,
             max_delay_seconds=LONGEST_SECONDS,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class WaitTooLong:
-    """A back-off that does not fit, so no further attempt is made; its text explains why."""
+class Retry:
+    """The decision to make another attempt."""
 
-    seconds: float
-    """The back-off in seconds."""
-    limit: str
-    limit_seconds: float
-    requested: bool
-    """Whether the callee requested the back-off, with ``Retry-After`` or its equivalent."""
-
-    def __str__(self) -> str:
-        wait = "The provider asked to wait" if self.requested else "The next attempt has to wait"
-        seconds, limit = round(self.seconds, 1), round(self.limit_seconds, 1)
-        return f"{wait} {seconds:g} s, which exceeds {self.limit} ({limit:g} s)."
+    delay_seconds: float
+    """Back-off before the attempt."""
 
 
-def verdict(
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The decision to make no further attempt."""
+
+    explanation: str = ""
+    """A sentence that names the limit, if the next back-off exceeds one; empty if the retries are
+    exhausted."""
+
+
+def decide_retry(
     policy: RetryPolicy,
     *,
     failed_attempts: int,
     jitter: float,
     retry_after_seconds: float | None = None,
     seconds_left: float = math.inf,
-) -> float | WaitTooLong | None:
+) -> Retry | GiveUp:
     """Decide whether to retry after ``failed_attempts`` failures (at least one).
 
-    Return the back-off in seconds, or None if the retries are exhausted. The caller draws
-    ``jitter`` from [-1, 1], so the decision is deterministic. A back-off is too long if it would
-    not end within ``seconds_left``, or if ``retry_after_seconds`` (the provider's ``Retry-After``)
-    exceeds the policy's maximum delay.
+    The caller draws ``jitter`` from [-1, 1], so the decision is deterministic. No retry is made
+    whose back-off would not end within ``seconds_left``, or if ``retry_after_seconds`` (the
+    provider's ``Retry-After``) exceeds the policy's maximum delay.
 
     Raises:
         ValueError: ``failed_attempts`` is below 1 or ``jitter`` outside [-1, 1].
     """
     if failed_attempts < 1 or not -1 <= jitter <= 1:
         raise ValueError("failed_attempts must be at least 1 and jitter from -1 to 1.")
-    requested_delay = (
-        retry_after_seconds if retry_after_seconds and retry_after_seconds > 0 else 0.0
-    )
     if failed_attempts > policy.max_retries:
-        return None
-    delay = delay_seconds(policy, failed_attempts - 1, jitter, requested_delay)
-    if max(delay, requested_delay) >= seconds_left:
-        return WaitTooLong(
-            max(delay, requested_delay), "the time that is left", seconds_left, requested_delay > 0
-        )
-    if requested_delay > policy.max_delay_seconds:
-        return WaitTooLong(
-            requested_delay, "the maximum back-off", policy.max_delay_seconds, requested_delay > 0
-        )
-    return delay
+        return GiveUp()
+    requested_seconds = max(0.0, retry_after_seconds or 0.0)
+    delay = delay_seconds(policy, failed_attempts - 1, jitter, requested_seconds)
+    seconds = max(delay, requested_seconds)
+    if seconds >= seconds_left:
+        limit, limit_seconds = "the time that is left", seconds_left
+    elif requested_seconds > policy.max_delay_seconds:
+        limit, limit_seconds = "the maximum back-off", policy.max_delay_seconds
+    else:
+        return Retry(delay)
+    wait = "The provider asked to wait" if requested_seconds else "The next attempt has to wait"
+    lengths = f"{round(seconds, 1):g} s", f"{round(limit_seconds, 1):g} s"
+    return GiveUp(f"{wait} {lengths[0]}, which exceeds {limit} ({lengths[1]}).")
 
 
 def delay_seconds(
@@ -193,7 +206,7 @@ def delay_seconds(
     """
     highest = policy.max_delay_seconds
     try:
-        wait = policy.base_seconds * policy.factor**earlier_waits
+        wait = policy.initial_delay_seconds * policy.backoff_factor**earlier_waits
     except OverflowError:
         wait = highest
     wait = min(wait, highest / (1 + policy.jitter)) * (1 + policy.jitter * jitter)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from caseworker.core.budget.budget import Amount, json_number
+from caseworker.core.budget.budget import Amount, Dimension, json_number
 
 
 def rfc3339(moment: datetime) -> str:
@@ -72,6 +72,11 @@ class StopCause:
     at: datetime | None = None
 
     @property
+    def interrupts(self) -> bool:
+        """Whether the limit interrupted work in flight; other limits only refuse new work."""
+        return self.dimension in _INTERRUPTING
+
+    @property
     def message(self) -> str:
         """How the run ended and why, such as ``The run was halted: …``, for refused clients."""
         end = f"The run {_ENDS.get(self.kind, 'failed')}"
@@ -95,6 +100,7 @@ class StopCause:
         return cls(**{**values, **times, "kind": StopKind(values["kind"])})
 
 
+_INTERRUPTING = frozenset(dimension for dimension in Dimension if dimension.interrupts)
 _FIELDS = tuple(field.name for field in fields(StopCause))
 _AMOUNTS = frozenset({"limit", "used", "reserved", "requested"})
 _TIMES = frozenset({"at", "resets_at"})

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from caseworker.core.budget.budget import Amount, Budget, Dimension, money
+from caseworker.core.budget.budget import ESTIMATED_OF, Amount, Budget, Dimension, Unit, money
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
 
 Charge = Mapping[Dimension, Amount]
@@ -137,7 +137,7 @@ class ResourceUsage:
 
     def of(self, dimension: Dimension) -> Amount:
         """Return the amount spent in a dimension so far."""
-        if dimension is Dimension.SECONDS:
+        if dimension.interrupts:
             return self.time_elapsed_seconds
         return self.amounts.get(dimension, 0)  # type: ignore[no-any-return]
 
@@ -188,11 +188,11 @@ class ResourceUsage:
         if for_answer or used < limit:
             amounts |= {"reserved": reserved or None, "requested": requested}
         present = ((name, amount) for name, amount in amounts.items() if amount is not None)
-        parts = [f"{shown_amount(dimension, amount)} {name}" for name, amount in present]
+        parts = [f"{dimension.unit.text(amount)} {name}" for name, amount in present]
         if for_answer:
             parts[1] = f"of which {parts[1]} for the last answer"
-        title = _TITLES[dimension].format(owner=owner)
-        return f"{title}: {', '.join((*parts, f'limit {shown_amount(dimension, limit)}'))}"
+        headline = dimension.headline.format(owner=owner)
+        return f"{headline}: {', '.join((*parts, f'limit {dimension.unit.text(limit)}'))}"
 
     def _read(self, dimension: Dimension) -> Any:
         """Return an amount.
@@ -226,7 +226,7 @@ class ResourceUsage:
         """
         amounts = {**_NOTHING_ESTIMATED, **self.amounts}
         counted: dict[str, int | float | None] = {
-            d.value: float(a) if d in _FRACTIONS else a for d, a in amounts.items()
+            d.value: float(a) if d.unit is Unit.US_DOLLARS else a for d, a in amounts.items()
         }
         if amounts.get(Dimension.UNPRICED_CALLS):
             counted["cost_usd_known"], counted["cost_usd"] = counted["cost_usd"], None
@@ -258,28 +258,17 @@ def checked(charge: Charge) -> dict[Dimension, Amount]:
     for dimension, amount in charge.items():
         if not ((type(amount) is int or math.isfinite(amount)) and amount >= 0):
             raise ValueError(f"{dimension} must be finite and not negative, not {amount}.")
-        exact[dimension] = money(amount) if dimension in _FRACTIONS else amount
+        exact[dimension] = money(amount) if dimension.unit is Unit.US_DOLLARS else amount
     return exact
 
 
 def _change(dimension: Dimension, previous: Any, amount: Any) -> Any:
     """Return the difference of two amounts; a float of money is rounded to 12 decimal places."""
-    if dimension in _FRACTIONS and not isinstance(amount, Decimal):
+    if dimension.unit is Unit.US_DOLLARS and not isinstance(amount, Decimal):
         change: Any = money(round(amount - float(previous), _MONEY_DIGITS))
     else:
         change = amount - previous
     return checked({dimension: change})[dimension]
-
-
-def shown_amount(dimension: Dimension, amount: Amount) -> str:
-    """Return an amount as text, with its unit."""
-    match dimension:
-        case Dimension.SECONDS:
-            return f"{amount:.1f}s"
-        case Dimension.COST_USD:
-            return f"${Decimal(amount).normalize():f}"
-        case _:
-            return str(amount)
 
 
 class BudgetExceededError(Stop):
@@ -321,19 +310,4 @@ class BudgetExceededError(Stop):
 
 _MONEY_DIGITS = 12
 
-_FRACTIONS = frozenset({Dimension.COST_USD, Dimension.COST_USD_ESTIMATED})
-
-_NOTHING_ESTIMATED = {Dimension.TOKENS_ESTIMATED: 0, Dimension.COST_USD_ESTIMATED: 0}
-
-_TITLES: Mapping[Dimension, str] = {
-    Dimension.TOKENS: "The {owner}'s token budget is spent",
-    Dimension.SECONDS: "Time limit exceeded",
-    Dimension.STEPS: "Step limit exceeded",
-    Dimension.API_CALLS: "API call limit exceeded",
-    Dimension.COST_USD: "Cost limit exceeded",
-    Dimension.LLM_CALLS: "LLM call limit exceeded",
-    Dimension.LLM_CALLS_SMALL: "Small-tier LLM call limit exceeded",
-    Dimension.LLM_CALLS_BIG: "Big-tier LLM call limit exceeded",
-    Dimension.TOOL_CALLS: "Tool call limit exceeded",
-    Dimension.TURNS: "Turn limit exceeded",
-}
+_NOTHING_ESTIMATED = dict.fromkeys(ESTIMATED_OF.values(), 0)

@@ -23,7 +23,7 @@ def listed(names: Iterable[str]) -> str:
     return text if more <= 0 else f"{text} and {more} more"
 
 
-def path_of(steps: Sequence[str]) -> str:
+def steps_text(steps: Sequence[str]) -> str:
     """Format a path of steps as ``a -> b -> a``; beyond ten steps, the middle is omitted."""
     labels = [_cut(repr(step)[1:-1]) for step in steps]
     left_out = len(labels) - _MOST_NAMES

@@ -25,7 +25,7 @@ from caseworker.core.trace.node import (
     made_by,
 )
 from caseworker.core.trace.payloads import Payload
-from caseworker.core.trace.plain_text import counted, cut, duration, money, plain
+from caseworker.core.trace.plain_text import counted, cut, dollars_text, duration, plain
 from caseworker.core.trace.snapshot import Snapshot
 
 _LABEL: Final = 42
@@ -85,7 +85,7 @@ class CallRows:
         by_reason: dict[tuple[str, str], list[TraceNode]] = {}
         for node in self._nodes.values():
             if node["status"] == "fail" and not is_attempt(node) and self._began(node):
-                failure = self._recovered(node), reason_of(node)
+                failure = self._recovered(node), end_reason_of(node)
                 by_reason.setdefault(failure, []).append(node)
         for (label, _), nodes in list(by_reason.items())[:_TOP]:
             more = f" and {counted(len(nodes) - 1, 'more call')}" if len(nodes) > 1 else ""
@@ -131,8 +131,8 @@ class CallRows:
         return "Failed"
 
     def _tell(self, node: TraceNode) -> str:
-        self._reported.append(node["stop_reason"] or reason_of(node))
-        return reason_of(node)
+        self._reported.append(node["stop_reason"] or end_reason_of(node))
+        return end_reason_of(node)
 
     def _knows(self, reason: str) -> bool:
         """Return whether a reason, or one that it wraps, was shown before."""
@@ -180,7 +180,7 @@ class CallRows:
         tokens = ""
         if node["tokens_in"] or node["tokens_out"]:
             tokens = f"{node['tokens_in'] or 0:,} → {node['tokens_out'] or 0:,} tok"
-        cost = money(node["cost_usd"]) if node["cost_usd"] != 0 else ""
+        cost = dollars_text(node["cost_usd"]) if node["cost_usd"] != 0 else ""
         lasted = duration(duration_ms(node, self._snapshot))
         status = self.status(node)
         row = f"{node['node_id']:8}{label:{_LABEL}} {status:9} {lasted:>8} {tokens:>18} {cost:>9}"
@@ -197,12 +197,12 @@ def _budget_notes(node: TraceNode) -> Iterator[str]:
         yield f"waited {duration(queued)} for the model's rate limit"
     tokens, usd = estimated_of(node)
     if tokens or usd:
-        cost = f" and {money(usd)}" if usd else ""
+        cost = f" and {dollars_text(usd)}" if usd else ""
         yield f"estimated: {counted(tokens, 'token')}{cost}"
     if isinstance(over := node["metadata"].get(OVERRUN_TOKENS), int):
         yield f"overrun: {counted(over, 'token')} more than reserved"
     if isinstance(over := node["metadata"].get(OVERRUN_USD), float):
-        yield f"overrun: {money(over)} more than reserved"
+        yield f"overrun: {dollars_text(over)} more than reserved"
 
 
 def called(node: TraceNode) -> str:
@@ -215,7 +215,7 @@ def sort_of(kind: str, name: str, model: str | None = None) -> str:
     return ("" if kind == "system" else f"{kind} ") + name + (f" ({model})" if model else "")
 
 
-def reason_of(node: TraceNode) -> str:
+def end_reason_of(node: TraceNode) -> str:
     """Return the error class and the reason why a node ended; the class is not repeated."""
     error_class, reason = node["error_class"], node["stop_reason"]
     if error_class and reason and error_class in reason:

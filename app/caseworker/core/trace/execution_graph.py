@@ -213,7 +213,7 @@ class ExecutionGraph:
             tree = self._tree
             record = tree.open.get(node_id)
             if record is None or record["status"] != "created":
-                tree.refuse_unknown(node_id)
+                tree.require_node(node_id)
                 return False
             record["status"] = "running"
             tree.changes.append(record)
@@ -341,7 +341,7 @@ class ExecutionGraph:
             top_id = self._tree.root_id if top is None else top
             if top_id is None:
                 return []
-            self._tree.refuse_unknown(top_id)
+            self._tree.require_node(top_id)
             return self._tree.close_open(stop_reason, top_id, self.now_ms())
 
     def capture(self) -> GraphCapture:
@@ -377,7 +377,7 @@ class ExecutionGraph:
         with self._lock:
             tree = self._tree
             while True:
-                tree.refuse_unknown(node_id)
+                tree.require_node(node_id)
                 record = tree.open.get(node_id) or tree.record(node_id)
                 if record["kind"] == "system":
                     return path_of(record, tree.metadata.get(record["node_id"], {}))
@@ -392,7 +392,7 @@ class ExecutionGraph:
     def node(self, node_id: str) -> TraceNode:
         """Return a copy of the current state of a node."""
         with self._lock:
-            self._tree.refuse_unknown(node_id)
+            self._tree.require_node(node_id)
             node: Any = self._tree.record(node_id).copy()
             node["metadata"] = copy_object(self._tree.metadata.get(node_id, {}))
             return cast(TraceNode, node)
@@ -555,7 +555,7 @@ class CallTree:
         """Count a retry of an open node; a node that has ended stays unchanged."""
         record = self.open.get(node_id)
         if record is None:
-            self.refuse_unknown(node_id)
+            self.require_node(node_id)
             return
         record["retries_used"] += 1
         self.changes.append(record)
@@ -579,7 +579,7 @@ class CallTree:
         cost = FREE if free else checked_usage(cost_usd, tokens_in, tokens_out)
         record = self.open.pop(node_id, None)
         if record is None:
-            self.refuse_unknown(node_id)
+            self.require_node(node_id)
             return False
         if node_id == self.root_id:
             self.root_ended = True
@@ -617,7 +617,7 @@ class CallTree:
             RuntimeError: the node is still open.
         """
         cost = checked_usage(cost_usd, tokens_in, tokens_out)
-        self.refuse_unknown(node_id)
+        self.require_node(node_id)
         if node_id in self.open:
             raise RuntimeError(f"{node_id} is still open; pass the usage when it ends")
         record = self.record(node_id).copy()
@@ -634,7 +634,7 @@ class CallTree:
 
     def annotate(self, node_id: str, values: JsonObject) -> None:
         """Add values to the metadata of an open or ended node."""
-        self.refuse_unknown(node_id)
+        self.require_node(node_id)
         self.metadata[node_id] = {**self.metadata.get(node_id, {}), **values}
         self.changes.append(self.open.get(node_id) or self.record(node_id))
 
@@ -675,7 +675,7 @@ class CallTree:
         tries = (each for each in self.records[began + 1 :] if each["parent_id"] == node_id)
         return [each for each in tries if each["status"] == "fail"]
 
-    def refuse_unknown(self, node_id: str) -> None:
+    def require_node(self, node_id: str) -> None:
         """Raise KeyError if the node is unknown."""
         if node_id not in self.depths:
             raise KeyError(f"no node {node_id!r}")

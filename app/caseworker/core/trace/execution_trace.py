@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from caseworker.core.trace.json_values import as_json
 from caseworker.core.trace.node import JsonObject
-from caseworker.core.trace.plain_text import counted, money, plain
+from caseworker.core.trace.plain_text import counted, dollars_text, plain
 from caseworker.core.trace.step_trace import StepSource, StepTrace, step_traces_of
 
 EndStatus = Literal["completed", "failed", "cancelled"]
@@ -164,7 +164,7 @@ class ExecutionTrace(TraceFields):
         lasted = max((end.astimezone(UTC) for end in ends), default=start) - start
         return (
             f"Total: {counted(len(steps), 'step')} in {lasted.total_seconds() * 1000:.0f}ms, "
-            f"{counted(self.total_tokens, 'token')}, {money(self.total_cost)}"
+            f"{counted(self.total_tokens, 'token')}, {dollars_text(self.total_cost)}"
         )
 
 

@@ -21,7 +21,7 @@ from caseworker.core.trace.analysis import (
 from caseworker.core.trace.call_rows import CallRows, called, sort_of
 from caseworker.core.trace.node import TAKEN_OVER, TraceNode, estimated_of, made_by
 from caseworker.core.trace.payloads import NOTHING_KEPT, Payload
-from caseworker.core.trace.plain_text import counted, cut, duration, money, plain
+from caseworker.core.trace.plain_text import counted, cut, dollars_text, duration, plain
 from caseworker.core.trace.snapshot import Snapshot
 
 WIDTH: Final = 98
@@ -113,7 +113,7 @@ def _taken_over(snapshot: Snapshot) -> Iterator[str]:
         calls = sum(node["kind"] != "system" for node in nodes)
         cost = sum(_cost_there(node) for node in nodes)
         what = f"{counted(calls, 'call')} and {counted(len(nodes) - calls, 'step')}"
-        yield f"Imported {what} from run {plain(run_id)}, where they cost {money(cost)}."
+        yield f"Imported {what} from run {plain(run_id)}, where they cost {dollars_text(cost)}."
 
 
 def _wrapped(lines: Iterator[str]) -> Iterator[str]:
@@ -131,10 +131,10 @@ def _skipped(steps: Sequence[str]) -> Iterator[str]:
 def _total_cost(snapshot: Snapshot) -> str:
     """Format the cost of a run, with its estimated part and the number of unpriced calls."""
     nodes = snapshot["nodes"].values()
-    total = money(snapshot["aggregates"]["total_cost_usd"])
+    total = dollars_text(snapshot["aggregates"]["total_cost_usd"])
     estimated = sum(estimated_of(node)[1] for node in nodes)
     unknown = sum(node["cost_usd"] is None for node in nodes)
-    parts = [f"{money(estimated)} of it is an estimate"] if estimated else []
+    parts = [f"{dollars_text(estimated)} of it is an estimate"] if estimated else []
     if unknown:
         parts.append(f"plus {counted(unknown, 'call')} at an unknown price")
     return f"{total} ({', '.join(parts)})" if parts else total
@@ -197,4 +197,4 @@ def _costs(snapshot: Snapshot) -> Iterator[str]:
 def _cost(label: str, cost: ModelCost | TierCost) -> str:
     tokens = f"{cost.tokens_in:,} tokens in, {cost.tokens_out:,} out"
     count = f"{cost.count}x"
-    return f"  {cut(plain(label), 38):38} {count:>6} {tokens:>36} {money(cost.cost_usd):>9}"
+    return f"  {cut(plain(label), 38):38} {count:>6} {tokens:>36} {dollars_text(cost.cost_usd):>9}"

@@ -25,7 +25,7 @@ def duration(ms: int) -> str:
     return f"{minutes // 60} h {minutes % 60:02} m"
 
 
-def money(usd: float | None) -> str:
+def dollars_text(usd: float | None) -> str:
     """Format US dollars with four decimal places; None is shown as ``unknown``."""
     if usd is None:
         return "unknown"

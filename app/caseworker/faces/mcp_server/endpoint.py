@@ -35,7 +35,7 @@ CALLER = "mcp"
 """Name shown in cancel receipts for MCP clients that cancel a call."""
 
 
-def run_id_of(session: str | None, request_id: Any) -> str | None:
+def session_run_id(session: str | None, request_id: Any) -> str | None:
     """Return the run ID derived from session ID and request ID; None without a valid session."""
     if not session or len(session) > _MAX_SESSION_CHARS or not isinstance(request_id, int | str):
         return None
@@ -82,7 +82,7 @@ class McpEndpoint:
     async def _cancel(self, request: ApiRequest, params: Any) -> None:
         """Store a cancel request for the run of another request in the same session."""
         request_id = params.get("requestId") if isinstance(params, dict) else None
-        run_id = run_id_of(request.headers.get(SESSION_HEADER), request_id)
+        run_id = session_run_id(request.headers.get(SESSION_HEADER), request_id)
         if run_id is not None:
             request.require(AccessScope.RUN)
             try:

@@ -23,7 +23,7 @@ from mcp.types import (
 )
 from pydantic import ValidationError
 
-from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, run_id_of
+from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, session_run_id
 from caseworker.faces.mcp_server.offers import Offers, RunTool
 from caseworker.platform.caller import KeyScope as AccessScope
 from caseworker.platform.errors import StoreUnavailableError
@@ -34,8 +34,8 @@ from caseworker.platform.http.problems import (
     UNAVAILABLE,
     ProblemError,
     invalid,
-    summary,
     violations_of,
+    violations_text,
 )
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.http.admission import Admissions
@@ -139,7 +139,7 @@ class OfferingServer:
         wait: float,
     ) -> CallToolResult:
         request.require(AccessScope.RUN)
-        run_id = run_id_of(request.headers.get(SESSION_HEADER), context.request_id)
+        run_id = session_run_id(request.headers.get(SESSION_HEADER), context.request_id)
         of_run = {"run_id": run_id, "metadata": {"via": "mcp", "tool": tool.name}}
         new = await request.service(Admissions).new_run(tool.body(args, of_run), request)
         accepted = await request.service(RunService).accept(new)
@@ -222,7 +222,7 @@ def _refusal_of(request: ApiRequest, error: Exception) -> CallToolResult:
     except LookupError:
         log.exception("mcp.call_broke")
         return _refused("Internal error. Retry the call later.")
-    messages = dict.fromkeys(summary((each,)) for each in problem.violations)
-    if problem.detail == summary(problem.violations):  # it has the first violations
+    messages = dict.fromkeys(violations_text((each,)) for each in problem.violations)
+    if problem.detail == violations_text(problem.violations):  # it has the first violations
         return _refused(*messages)
     return _refused(problem.detail, *messages)

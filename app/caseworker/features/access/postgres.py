@@ -35,6 +35,7 @@ from caseworker.features.access.keys import (
 from caseworker.platform.caller import Caller, KeyScope, OtherTenantError, ScopeMissingError
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.platform.postgres.locks import LOCK_API_KEYS
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata
 
@@ -101,7 +102,7 @@ class PostgresKeys:
             expires_at=expires_at,
         )
         async with transaction(self._pool) as connection:
-            await _lock(connection, issued.key.tenant)
+            await connection.exec_driver_sql(LOCK_API_KEYS, (issued.key.tenant,))
             await _insert(connection, issued)
             await record(connection, issued.key.tenant, Act.KEY_CREATED, issued.key.key_id)
         return issued
@@ -215,17 +216,12 @@ class PostgresKeys:
             .returning(api_keys.c.key_id)
         )
         async with transaction(self._pool) as connection:
-            await _lock(connection, old.tenant)
+            await connection.exec_driver_sql(LOCK_API_KEYS, (old.tenant,))
             if (await connection.execute(replaced)).one_or_none() is None:
                 raise KeyConflictError
             await _insert(connection, issued)
             await record(connection, old.tenant, Act.KEY_ROTATED, key_id)
         return issued
-
-
-async def _lock(connection: AsyncConnection, tenant: str) -> None:
-    lock = func.pg_advisory_xact_lock(func.hashtextextended(f"keys {tenant}", 0))
-    await connection.execute(select(lock))
 
 
 async def _insert(connection: AsyncConnection, issued: IssuedKey) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
-from caseworker.nodes.fields import joined
+from caseworker.nodes.fields import joined_places
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.paging import Page
 from caseworker.platform.validation import field_of
@@ -224,7 +224,7 @@ def require_fit(question: Question, arguments: Mapping[str, Any]) -> None:
             ("", "These arguments cannot be validated and so cannot be changed. Omit them.")
         ]
     if problems:
-        violations = [(joined("arguments", _place(at)), message) for at, message in problems]
+        violations = [(joined_places("arguments", _place(at)), message) for at, message in problems]
         raise InvalidArgumentsError(violations[:MAX_PROBLEMS])
 
 

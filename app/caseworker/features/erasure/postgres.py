@@ -28,9 +28,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.features.spend.postgres.costs import LOCK_SUMS
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.platform.postgres.locks import LOCK_COSTS
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.ports import RunFilter, json_of_text
 from caseworker.runs.postgres.retention import KEEP_FENCE, delete_runs
@@ -223,7 +223,7 @@ class PostgresErasure:
             )
             if subject.metadata is None:
                 await connection.exec_driver_sql(_JOBS, (subject.tenant,))
-                await connection.exec_driver_sql(LOCK_SUMS)
+                await connection.exec_driver_sql(LOCK_COSTS)
                 tables = (await connection.exec_driver_sql(_TABLES)).scalars().all()
                 for table in sorted(tables, key=_COUNTS.__contains__):
                     drop = f'DELETE FROM "{table}" WHERE tenant_id = %s'  # noqa: S608

@@ -11,7 +11,7 @@ from caseworker.core.budget.stops import HandOver
 from caseworker.features.external.attempts import AttemptKey, SupersededError
 from caseworker.features.external.end import RunEndedError
 from caseworker.features.external.owners import NOT_OWNED, Owners
-from caseworker.features.external.postgres import sha256_of
+from caseworker.features.external.postgres import key_hash
 from caseworker.features.external.session import GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
@@ -82,7 +82,7 @@ class Clients:
                 raise RunEndedError(session.stop)
             return Client(session)
         attempts = self.owners.attempts
-        key = await AttemptKey.read(attempts, sha256_of(credential)) if credential else None
+        key = await AttemptKey.read(attempts, key_hash(credential)) if credential else None
         if key is None:
             raise await self._refusal_of_key(request, credential)
         run = key.state.key

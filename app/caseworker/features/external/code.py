@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from caseworker.core.budget.budget import Dimension
+from caseworker.core.budget.retry import ONE_ATTEMPT
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.approvals import Approvals, Decision, Question
@@ -41,7 +41,7 @@ from caseworker.nodes.approval import DEFAULT_TIMEOUT_SECONDS
 from caseworker.nodes.function import FunctionNode, execution_context, is_awaitable
 from caseworker.platform.fair_threads import CallThreads
 from caseworker.platform.logs.errors import message_of_error
-from caseworker.tools.dispatch import ONE_ATTEMPT
+from caseworker.tools.ports import ONE_TOOL_CALL
 from caseworker.tools.results import result_of_async
 
 _JSON: Final = TypeAdapter[Any](Any)
@@ -205,7 +205,7 @@ class StepWork:
                 partial(fn, *args, **kwargs),
                 name,
                 json.dumps([name, arguments], sort_keys=True),
-                per_attempt={Dimension.TOOL_CALLS: 1},
+                per_attempt=ONE_TOOL_CALL,
                 repeatable=idempotent,
                 metadata={"args": self.context.service(ModelGateway).display(arguments)},
             )

@@ -217,7 +217,7 @@ class SessionEnd:
         return self._report.result()
 
 
-def reported(error_class: str, message: str) -> RecordedFailureError:
+def client_error(error_class: str, message: str) -> RecordedFailureError:
     """Return the error with which a client finishes its run."""
     return RecordedFailureError(message, error_class=error_class)
 

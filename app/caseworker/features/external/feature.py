@@ -9,7 +9,7 @@ from fastapi import Request
 from caseworker.features.external import http
 from caseworker.features.external.children import PARENT_ENDED, Children
 from caseworker.features.external.owners import Owners
-from caseworker.features.external.postgres import PostgresAttempts, sha256_of
+from caseworker.features.external.postgres import PostgresAttempts, key_hash
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.features.feature import Feature, Opened, Parts
@@ -35,7 +35,7 @@ def open_external(parts: Parts) -> Opened:
 
     async def opened(run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:
         key = KEY_PREFIX + secrets.token_hex(32)
-        attempt = await attempts.open(run.key, sha256_of(key), renew=renew)
+        attempt = await attempts.open(run.key, key_hash(key), renew=renew)
         if (session := sessions.get(run.key)) is not None:
             session.touch()
             session.attempts.note_opened(attempt)
@@ -45,7 +45,7 @@ def open_external(parts: Parts) -> Opened:
         return {"attempt": attempt, "access": access}
 
     async def caller_of(key: str) -> Caller:
-        state = await attempts.find(sha256_of(key))
+        state = await attempts.find(key_hash(key))
         if state is None:
             raise InvalidCredentialError
         scopes = with_implied([KeyScope.RUN] if state.attempt == state.newest else [])

@@ -7,7 +7,7 @@ from fastapi import Response
 from pydantic import Field
 
 from caseworker.engine.report import class_of
-from caseworker.features.external.end import reported
+from caseworker.features.external.end import client_error
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.sessions import Sessions
 from caseworker.platform.caller import KeyScope
@@ -104,7 +104,7 @@ async def finish_run(
     sessions, runs = request.service(Sessions), request.service(RunService)
     session = sessions.get(run.key)
     if session is not None:
-        error = None if body.error is None else reported(body.error.class_, body.error.message)
+        error = None if body.error is None else client_error(body.error.class_, body.error.message)
         session.finish(body.output, error)
         await runs.ended_here(run.key, seconds=END_SECONDS)
         # The run may have been released at this moment.
@@ -170,7 +170,7 @@ def _ended_like(run: Run, body: FinishBody) -> bool:
     if body.error is None:
         is_completed = run.status is RunStatus.COMPLETED
         return is_completed and (run.result or {}).get("output") == body.output
-    stop, error = run.stop or {}, reported(body.error.class_, body.error.message)
+    stop, error = run.stop or {}, client_error(body.error.class_, body.error.message)
     ended = run.status, stop.get("error_class"), stop.get("reason")
     return ended == (RunStatus.FAILED, class_of(error), message_of_error(error))
 

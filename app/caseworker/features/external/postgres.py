@@ -16,6 +16,7 @@ from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Table, Text
 from caseworker.core.budget.stops import StopCause
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, read_row, transaction
+from caseworker.platform.postgres.locks import LOCK_ATTEMPTS
 from caseworker.runs.postgres.tables import INSTANT, metadata, run_key
 from caseworker.runs.run import RunKey, RunStatus
 
@@ -36,8 +37,6 @@ external_objects = Table(
     Column("object_id", Text, primary_key=True),
     Column("tokens", BigInteger),
 )
-
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 3))"
 
 _RENEW = """
 UPDATE external_attempts SET sha256 = %(sha256)s
@@ -103,7 +102,7 @@ WHERE tenant_id = %s AND object_id = ANY(%s) GROUP BY object_id
 """
 
 
-def sha256_of(key: str) -> bytes:
+def key_hash(key: str) -> bytes:
     """Return the hash under which a key is stored."""
     return hashlib.sha256(key.encode()).digest()
 
@@ -147,7 +146,7 @@ class PostgresAttempts:
         """
         parameters = {"tenant": key.tenant, "run_id": key.run_id, "sha256": sha256, "renew": renew}
         async with transaction(self._pool, key.tenant) as connection:
-            await connection.exec_driver_sql(_LOCK, (key.tenant, key.run_id))
+            await connection.exec_driver_sql(LOCK_ATTEMPTS, (key.tenant, key.run_id))
             renewed = (await connection.exec_driver_sql(_RENEW, parameters)).scalar_one_or_none()
             if renewed is not None:
                 return int(renewed)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.retry import ONE_ATTEMPT
 from caseworker.engine.call import Answered, Call, CallFailedError, Reply
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
@@ -27,16 +26,13 @@ from caseworker.models.ports import ToolCall
 from caseworker.nodes.agent.definition import ToolUse
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
-from caseworker.tools.ports import ToolResult
+from caseworker.tools.ports import ONE_TOOL_CALL, ToolResult
 
 CHILD: Final = "child_run_id"
 """Metadata of the node of a child run, and the kind in its key."""
 _OFFERED: Final = "offered"
 _ENDED: Final = (CallOutcome.RESULT, CallOutcome.FAILURE)
 _MAX_PREFIXES: Final = 16
-_SINGLE_ATTEMPT: Final = RetryPolicy(
-    max_retries=0, base_seconds=0.0, factor=1.0, jitter=0.0, max_delay_seconds=0.0
-)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,9 +71,9 @@ def reported_tool(context: FlowContext, requested: RequestedTool, result: Any) -
         kind="tool",
         name=name,
         request_hash=digest,
-        per_attempt={Dimension.TOOL_CALLS: 1},
+        per_attempt=ONE_TOOL_CALL,
         external=False,
-        retry=_SINGLE_ATTEMPT,
+        retry=ONE_ATTEMPT,
         metadata={"reported": True, "args": displayed},
         result=result,
     )
@@ -92,7 +88,7 @@ def child_run(context: FlowContext, run_id: str) -> Reported:
         request_hash=run_id,
         per_attempt={},
         external=False,
-        retry=_SINGLE_ATTEMPT,
+        retry=ONE_ATTEMPT,
         metadata={CHILD: run_id},
         result=run_id,
     )

@@ -40,7 +40,7 @@ class _Tenant:
     answered_at: float = 0.0
     changes: int = 0
     """Number of settlements and new limits that were notified."""
-    waiting: "dict[Place, asyncio.Future[None] | None]" = field(default_factory=dict)
+    waiting: "dict[QueuePosition, asyncio.Future[None] | None]" = field(default_factory=dict)
     """Calls in order of arrival, each with the future that wakes it; None while it asks."""
 
     def wake(self) -> None:
@@ -50,7 +50,7 @@ class _Tenant:
                 future.set_result(None)
 
 
-class Place:
+class QueuePosition:
     """The position of a call among the calls of its tenant that wait in this process."""
 
     def __init__(self, tenant: _Tenant) -> None:
@@ -108,9 +108,9 @@ class Accounts:
         """Return the accounts in which the calls of a run of ``tenant`` reserve."""
         return AccountsOfRun(tenant, self, journal)
 
-    def place(self, tenant: str) -> Place:
+    def place(self, tenant: str) -> QueuePosition:
         """Return a new position behind all waiting calls of a tenant."""
-        return Place(self._tenants[tenant])
+        return QueuePosition(self._tenants[tenant])
 
     def learned(self, tenant: str, limits: Sequence[AccountLimit]) -> None:
         """Store the limits of a tenant's accounts, as the store has just returned them."""
@@ -142,7 +142,7 @@ class AccountsOfRun:
         """Return about how much is free in the accounts; a dimension without a limit is absent."""
         return self.accounts.room(self.tenant)
 
-    def place(self) -> Place:
+    def place(self) -> QueuePosition:
         """Return a new position behind all calls that wait for the accounts in this process."""
         return self.accounts.place(self.tenant)
 

@@ -81,7 +81,7 @@ class PostgresRetention:
         self._drops = drops
         self._at_once = RUNS_AT_ONCE
 
-    async def begin_sweep(self, interval_seconds: float) -> bool:
+    async def claim_sweep_and_merge_counters(self, interval_seconds: float) -> bool:
         """Claim a sweep for this process; return False if none is due.
 
         The interval is that of all processes together.

@@ -48,7 +48,7 @@ class Retention:
         self._warn_of_growth()
         while True:
             try:
-                if await self.store.begin_sweep(self.sweep_seconds):
+                if await self.store.claim_sweep_and_merge_counters(self.sweep_seconds):
                     self._warn_of_growth()
                     await self.sweep()
             except StoreUnavailableError:

@@ -22,7 +22,6 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.features.quotas.postgres.enforcement import LOCK
 from caseworker.features.schedules.cron_times import due
 from caseworker.features.schedules.postgres import moment, one, schedule_of, schedules
 from caseworker.features.schedules.schedule import Overlap, Schedule
@@ -31,6 +30,7 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import dump
+from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.accept.postgres.acceptance import ACCEPT_QUEUED, RunInsert
 from caseworker.runs.accept.postgres.acceptance import UNLIMITED as UNLIMITED_QUEUE
 from caseworker.runs.errors import QueueFullError, QuotaExceededError, RunConflictError
@@ -329,7 +329,7 @@ class ScheduleFiring:
                 if schedule.overlap is Overlap.SKIP:
                     return replace(schedule, skipped=schedule.skipped + 1), notifications
                 # accept_in takes this lock before it locks rows; cancelling must do the same.
-                await connection.exec_driver_sql(LOCK, (schedule.tenant,))
+                await connection.exec_driver_sql(LOCK_TENANT, (schedule.tenant,))
                 by = f"schedule {schedule.name}"
                 request = CancelRequest(requested_by=by, reason="The next run is due.")
                 stopped = await cancel_in(connection, last, request, self.limits)

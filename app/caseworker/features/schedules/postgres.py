@@ -19,7 +19,6 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    text,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -38,6 +37,7 @@ from caseworker.features.schedules.schedule import (
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.platform.postgres.locks import LOCK_SCHEDULES
 from caseworker.runs.execute.postgres.runs import StoreLimits
 from caseworker.runs.postgres.rows import (
     Row,
@@ -90,10 +90,7 @@ class PostgresSchedules:
             TooManySchedulesError: the tenant has reached its limit.
         """
         async with transaction(self.engines.work) as connection:
-            lock = text(
-                "SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :tenant, 0))"
-            )
-            await connection.execute(lock, {"tenant": new.tenant})
+            await connection.exec_driver_sql(LOCK_SCHEDULES, (new.tenant,))
             stored = await _locked(connection, new.tenant, new.name)
             if stored is None and await _count(connection, new.tenant) >= self.max_schedules:
                 raise TooManySchedulesError

@@ -93,12 +93,14 @@ class MetricExport:
 
     def _send(self) -> None:
         times = Times(self._since_ns, time.time_ns())
-        metrics = [metric for family in self._collect() for metric in metrics_of(family, times)]
+        metrics = [
+            metric for family in self._collect() for metric in otlp_metrics_of(family, times)
+        ]
         scopes = [ScopeMetrics(self._scope, metrics, "")]
         self._exporter.export(MetricsData([ResourceMetrics(self._resource, scopes, "")]))
 
 
-def metrics_of(family: Family, times: Times) -> Iterator[Metric]:
+def otlp_metrics_of(family: Family, times: Times) -> Iterator[Metric]:
     """Convert a Prometheus metric to OpenTelemetry, with the same name; yield nothing if empty."""
     name, data = family.name, _data_of(family, times)
     if family.type == "counter":

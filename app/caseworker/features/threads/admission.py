@@ -38,7 +38,7 @@ from caseworker.runs.http.admission import (
     Admissions,
     GraphAdmission,
     agent_of,
-    as_json,
+    canonical_body,
     fits,
     given_limits,
     limits_spending,
@@ -332,7 +332,7 @@ def _in_tools(refused: GraphRefusedError) -> ProblemError:
     return ProblemError(INVALID_REQUEST, violations=graph_violations(refused.problems))
 
 
-def hash_of(action: str, message_id: str | None, body: GoOnBody) -> str:
+def thread_request_hash(action: str, message_id: str | None, body: GoOnBody) -> str:
     """Return a SHA-256 in hexadecimal that identifies repetitions of the same thread request.
 
     It covers the action, the message and the meaning of the body, except its ``run_id``.
@@ -344,7 +344,7 @@ def hash_of(action: str, message_id: str | None, body: GoOnBody) -> str:
 
 def _hash(content: Mapping[str, Any]) -> str:
     present = {name: value for name, value in content.items() if value not in (None, [], {})}
-    return hashlib.sha256(as_json(present)).hexdigest()
+    return hashlib.sha256(canonical_body(present)).hexdigest()
 
 
 def _ends(prepared: PreparedGraph | None) -> Sequence[str]:

@@ -69,14 +69,14 @@ def _calls_in(
     bytes_left = MAX_CALL_BYTES
     for message_id in called[:MAX_ANSWERS_WITH_CALLS]:
         stored = answers[message_id].calls
-        calls = None if stored is None else calls_of(stored)
+        calls = None if stored is None else tool_calls_of(stored)
         if calls is None or (bytes_left := bytes_left - size_of(calls)) < 0:
             break
         calls_by_answer[message_id] = calls
     return calls_by_answer
 
 
-def calls_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+def tool_calls_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return the tool calls and results in the messages of an agent."""
     try:
         return list(_rounds(messages))

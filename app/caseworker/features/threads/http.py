@@ -17,9 +17,9 @@ from caseworker.features.threads.admission import (
     MessageBody,
     NewThreadBody,
     ThreadAdmission,
-    hash_of,
+    thread_request_hash,
 )
-from caseworker.features.threads.postgres.threads import Place
+from caseworker.features.threads.postgres.threads import MessagePlace
 from caseworker.features.threads.service import Chats, PlannedReply, StoredReply
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
@@ -268,7 +268,7 @@ _NOTHING_MORE = AnswerBody()
 _AS_IT_WAS = GoOnBody()
 _NO_REASON = CancelThreadBody()
 
-NextTurn = Callable[[Thread, Place], Awaitable[PlannedReply]]
+NextTurn = Callable[[Thread, MessagePlace], Awaitable[PlannedReply]]
 
 
 @router.post(
@@ -456,7 +456,7 @@ class _Action:
             return thread, await self._stored_new(thread, await self.turn(thread, place))
         key = idempotency_key(request.headers)
         run_key = RunKey(thread.tenant, admission.run_id(thread, body, key))
-        hashed = hash_of(self.name, self.message_id, body)
+        hashed = thread_request_hash(self.name, self.message_id, body)
         earlier = await chats.earlier(thread, run_key.run_id, hashed)
         if isinstance(earlier, StoredReply):
             return thread, earlier
@@ -475,7 +475,7 @@ class _Action:
         return self.body.run_id is None and idempotency_key(self.request.headers) is None
 
     async def _stored_new(self, thread: Thread, turn: PlannedReply) -> StoredReply:
-        hashed = hash_of(self.name, self.message_id, self.body)
+        hashed = thread_request_hash(self.name, self.message_id, self.body)
         return await self._store(thread, turn, RunKey(thread.tenant, new_run_id()), hashed)
 
     async def _store(

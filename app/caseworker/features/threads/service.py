@@ -14,10 +14,10 @@ from typing import Any, cast
 from caseworker.engine.supervision import shielded
 from caseworker.features.threads.memory import KnownBranch, ThreadState, numbered
 from caseworker.features.threads.postgres.threads import (
-    Place,
+    MessagePlace,
     PostgresThreads,
-    refusal_of,
     reply_rows,
+    storage_refusal_of,
 )
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
@@ -35,7 +35,7 @@ from caseworker.nodes.agent.definition import MAX_MESSAGES
 from caseworker.nodes.chat import ChatInput
 from caseworker.runs.errors import IdempotencyMismatchError, InvalidRunError
 from caseworker.runs.ports import Accepted, CancelStatus
-from caseworker.runs.references import is_storable
+from caseworker.runs.references import is_stored_unchanged
 from caseworker.runs.run import TERMINAL, NewRun, Run, RunStatus
 from caseworker.runs.service import ACCEPT_GRACE_SECONDS, RunService
 
@@ -100,7 +100,7 @@ class Chats:
 
     async def place(
         self, tenant: str, thread_id: str, message_id: str | None
-    ) -> tuple[Thread, Place]:
+    ) -> tuple[Thread, MessagePlace]:
         """Return a thread with the place of a message, or of the newest one for None.
 
         Raises:
@@ -146,7 +146,7 @@ class Chats:
         return list(zip(with_fields, siblings, strict=True))
 
     async def saying(
-        self, thread: Thread, place: Place, *, content: str, parent_id: str | None
+        self, thread: Thread, place: MessagePlace, *, content: str, parent_id: str | None
     ) -> PlannedReply:
         """Plan the answer to a new user message.
 
@@ -189,7 +189,9 @@ class Chats:
         )
         return branch.thread, plan
 
-    def _from_memory(self, thread: Thread, place: Place, content: str) -> PlannedReply | None:
+    def _from_memory(
+        self, thread: Thread, place: MessagePlace, content: str
+    ) -> PlannedReply | None:
         """Plan the answer to a new message, if this process knows the messages before it."""
         parent, state = place.message, place.state
         branch: KnownBranch | None = KnownBranch(state, None)
@@ -211,7 +213,7 @@ class Chats:
         )
 
     async def editing(
-        self, thread: Thread, place: Place, *, message_id: str, content: str
+        self, thread: Thread, place: MessagePlace, *, message_id: str, content: str
     ) -> PlannedReply:
         """Plan the answer to a copy of a user message with changed ``content``.
 
@@ -223,7 +225,9 @@ class Chats:
             raise InvalidRunError("message_id", "Only user messages can be edited.")
         return await self._planned_reply(thread, place, place.message.parent_id, content)
 
-    async def retrying(self, thread: Thread, place: Place, *, message_id: str) -> PlannedReply:
+    async def retrying(
+        self, thread: Thread, place: MessagePlace, *, message_id: str
+    ) -> PlannedReply:
         """Plan a new answer to a user message, given by its ID or the ID of an existing answer.
 
         Raises:
@@ -235,7 +239,9 @@ class Chats:
         question_id = message_id if message.role is Role.USER else message.parent_id
         return await self._planned(thread, tree, question_id, state=place.state)
 
-    async def continuing(self, thread: Thread, place: Place, *, message_id: str) -> PlannedReply:
+    async def continuing(
+        self, thread: Thread, place: MessagePlace, *, message_id: str
+    ) -> PlannedReply:
         """Plan the continuation of an answer.
 
         If the answer was interrupted, a sibling message resumes it. If it was complete, a further
@@ -325,7 +331,7 @@ class Chats:
         ]
 
     async def _planned_reply(
-        self, thread: Thread, place: Place, parent_id: str | None, content: str
+        self, thread: Thread, place: MessagePlace, parent_id: str | None, content: str
     ) -> PlannedReply:
         size = place.bytes + len(content.encode())
         if place.complete and place.messages < MAX_MESSAGES and size <= self._max_branch_bytes:
@@ -369,7 +375,7 @@ class Chats:
         chat = replace(cast("ChatInput", new.request.chat), reply=reply)
         if turn.goes_on is None:
             chat = replace(chat, leaf=assistant.parent_id, without=tuple(turn.without))
-            is_read_back = turn.content is None or is_storable(turn.content)
+            is_read_back = turn.content is None or is_stored_unchanged(turn.content)
             if turn.state is not None and turn.history is not None and is_read_back:
                 reply["erasures"] = turn.state.erasures
                 chat = replace(chat, messages=numbered(turn.history))
@@ -378,7 +384,7 @@ class Chats:
         try:
             accepted = await self._runs.accept(_with_chat(new, chat))
         except Exception as error:
-            if (refusal := refusal_of(error)) is None:
+            if (refusal := storage_refusal_of(error)) is None:
                 raise
             if not isinstance(refusal, ThreadChangedError):
                 raise refusal from None

@@ -18,7 +18,7 @@ from caseworker.features.traces.conversations import (
     whole_request,
     with_branch,
 )
-from caseworker.features.traces.step_inputs import sources_of
+from caseworker.features.traces.step_inputs import input_sources_of
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.ports import Branches, RunStore
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
@@ -155,7 +155,7 @@ class PayloadReading:
         path = StepPath.of_record(record.call_key or "")
         if path.record_key != record.call_key or self._payloads.mode == "none":
             return None
-        sources = sources_of(run.request, path)
+        sources = input_sources_of(run.request, path)
         if sources is None:
             return None
         if not sources.keys:

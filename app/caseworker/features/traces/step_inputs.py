@@ -33,7 +33,7 @@ class StepSources:
         return self.routing.inputs_of(self.step_id)
 
 
-def sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
+def input_sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
     """Return the sources of a step's inputs; None if the run's graph does not define them.
 
     That is the case inside a ``map`` step or a fallback.

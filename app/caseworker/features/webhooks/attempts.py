@@ -85,7 +85,7 @@ class Deliveries:
 
     async def _answer(self, attempt: Attempt, run: Run) -> EndpointAnswer:
         delivery, max_bytes = attempt.delivery, self.limits.max_body_bytes
-        body = message_of(delivery.type, await self.view(run), max_bytes=max_bytes)
+        body = webhook_body(delivery.type, await self.view(run), max_bytes=max_bytes)
         span_of = self.span_of(run)
         more = {} if span_of is None else {HEADER: span_of(ROOT_ID).header}
         attempts, message_id = delivery.attempts, delivery.delivery_id
@@ -112,7 +112,7 @@ class Deliveries:
         return await self.sender.send(url, body, {**headers, **more}, attempt=attempt)
 
 
-def message_of(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
+def webhook_body(type_: str, run: Mapping[str, Any], *, max_bytes: int) -> bytes:
     """Return the JSON body of a message about a run.
 
     If it exceeds ``max_bytes``, the fields ``result``, ``inputs`` and ``input`` are left out, one

@@ -72,8 +72,8 @@ def delivery_limits(settings: WebhookSettings) -> DeliveryLimits:
     return DeliveryLimits(
         retry=RetryPolicy(
             max_retries=settings.max_attempts - 1,
-            base_seconds=settings.first_retry_seconds,
-            factor=RETRY_FACTOR,
+            initial_delay_seconds=settings.first_retry_seconds,
+            backoff_factor=RETRY_FACTOR,
             jitter=JITTER,
             max_delay_seconds=settings.longest_retry_seconds,
         ),

@@ -21,6 +21,7 @@ from caseworker.features.webhooks.secrets import SecretBox
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
+from caseworker.platform.postgres.locks import LOCK_WEBHOOK_SECRETS
 from caseworker.runs.postgres.queue_jobs import QueuedJob, defer
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
@@ -71,8 +72,6 @@ SELECT version, secret, created_at, expires_at FROM webhook_secrets
 WHERE tenant_id = %s AND (expires_at IS NULL OR expires_at > statement_timestamp())
 ORDER BY version DESC
 """
-
-_LOCK_SECRETS = "SELECT pg_advisory_xact_lock(hashtextextended('webhook secrets ' || %s, 0))"
 
 _EXPIRE = """
 UPDATE webhook_secrets SET expires_at = clock_timestamp() + make_interval(secs => %s::float8)
@@ -221,7 +220,7 @@ class PostgresWebhooks:
         The previous secret also signs for ``previous_seconds``; older ones are deleted.
         """
         async with transaction(self.engines.work, tenant) as connection:
-            await connection.exec_driver_sql(_LOCK_SECRETS, (tenant,))
+            await connection.exec_driver_sql(LOCK_WEBHOOK_SECRETS, (tenant,))
             await connection.exec_driver_sql(_DROP_OLD, (tenant,))
             await connection.exec_driver_sql(_EXPIRE, (previous_seconds, tenant))
             values = {"tenant": tenant, "secret": self.box.sealed(secret)}

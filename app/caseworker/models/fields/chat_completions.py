@@ -10,9 +10,9 @@ from caseworker.models.fields.provider_options import (
     OVERRIDES,
     PIXELS,
 )
-from caseworker.models.fields.table import Fields, Section, Table, Use
+from caseworker.models.fields.table import Fields, FieldSection, Table, Use
 
-_BODY = Section(
+_BODY = FieldSection(
     title="The body",
     at=("",),
     rows=(
@@ -31,7 +31,7 @@ _BODY = Section(
     ),
 )
 
-_EXTRA = Section(
+_EXTRA = FieldSection(
     title="`extra_body`",
     at=("extra_body",),
     rows=(
@@ -44,7 +44,7 @@ _EXTRA = Section(
     ),
 )
 
-_MESSAGES = Section(
+_MESSAGES = FieldSection(
     title="Messages",
     at=("messages[]",),
     rows=(
@@ -81,7 +81,7 @@ _MESSAGES = Section(
     ),
 )
 
-_CONTENT = Section(
+_CONTENT = FieldSection(
     title="Parts of a message",
     at=("messages[].content[]",),
     rows=(
@@ -122,7 +122,7 @@ _CONTENT = Section(
     ),
 )
 
-_TOOLS = Section(
+_TOOLS = FieldSection(
     title="Tools",
     at=("tools[]",),
     rows=(

@@ -10,9 +10,9 @@ from caseworker.models.fields.provider_options import (
     OTHER_MODEL,
     OVERRIDES,
 )
-from caseworker.models.fields.table import Fields, Section, Table, Use
+from caseworker.models.fields.table import Fields, FieldSection, Table, Use
 
-_BODY = Section(
+_BODY = FieldSection(
     title="The body",
     at=("",),
     rows=(
@@ -69,7 +69,7 @@ _BODY = Section(
     ),
 )
 
-_EXTRA = Section(
+_EXTRA = FieldSection(
     title="`extra_body`",
     at=("extra_body",),
     rows=(
@@ -82,7 +82,7 @@ _EXTRA = Section(
     ),
 )
 
-_MESSAGES = Section(
+_MESSAGES = FieldSection(
     title="Messages",
     at=("messages[]",),
     rows=(
@@ -91,7 +91,7 @@ _MESSAGES = Section(
     ),
 )
 
-_CONTENT = Section(
+_CONTENT = FieldSection(
     title="Blocks",
     at=("messages[].content[]", "system[]"),
     rows=(
@@ -144,7 +144,7 @@ _CONTENT = Section(
     ),
 )
 
-_CHANGES = Section(
+_CHANGES = FieldSection(
     title="Changes of the tools",
     at=(
         "messages[].content[]",
@@ -166,7 +166,7 @@ _CHANGES = Section(
     ),
 )
 
-_TEXTS = Section(
+_TEXTS = FieldSection(
     title="Texts within a block",
     at=(
         "messages[].content[]<mcp_tool_result|search_result>.content[]",
@@ -175,7 +175,7 @@ _TEXTS = Section(
     rows=(Fields(Use.TEXT, "<text>.text <text>.citations.**"), *CACHE_MARK),
 )
 
-_SOURCES = Section(
+_SOURCES = FieldSection(
     title="Images and documents",
     at=(
         "messages[].content[]",
@@ -198,7 +198,7 @@ _SOURCES = Section(
     ),
 )
 
-_RESULTS = Section(
+_RESULTS = FieldSection(
     title="Blocks within other blocks",
     at=_SOURCES.at[1:],
     rows=(
@@ -213,7 +213,7 @@ _RESULTS = Section(
     ),
 )
 
-_TOOLS = Section(
+_TOOLS = FieldSection(
     title="Tools",
     at=("tools[]",),
     rows=(

@@ -8,7 +8,7 @@ may offer all three APIs, so each of them knows all options.
 
 from typing import Final
 
-from caseworker.models.fields.table import Fields, Section, Use
+from caseworker.models.fields.table import Fields, FieldSection, Use
 
 SENDS_KEY_AWAY: Final = "it would send the operator's request and key elsewhere"
 DETACHED: Final = "its reply would not pass through the gateway"
@@ -45,7 +45,7 @@ TIERS: Final = (
     ),
 )
 
-OPTIONS: Final = Section(
+OPTIONS: Final = FieldSection(
     title="Options, in the body and in its `extra_body`",
     at=("", "extra_body"),
     rows=(

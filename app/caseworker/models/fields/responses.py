@@ -10,7 +10,7 @@ from caseworker.models.fields.provider_options import (
     OTHER_LIMIT,
     OVERRIDES,
 )
-from caseworker.models.fields.table import Fields, Section, Table, Use
+from caseworker.models.fields.table import Fields, FieldSection, Table, Use
 
 _TOOLS_AT: Final = ("tools[]", "input[]<additional_tools|tool_search_output>.tools[]")
 _HOSTED: Final = "code_interpreter|file_search|image_generation|mcp|programmatic_tool_calling"
@@ -20,7 +20,7 @@ def _type_of_item(item: Mapping[str, Any]) -> str:
     return "message" if "role" in item else "item_reference"
 
 
-_BODY = Section(
+_BODY = FieldSection(
     title="The body",
     at=("",),
     rows=(
@@ -56,7 +56,7 @@ _BODY = Section(
     ),
 )
 
-_EXTRA = Section(
+_EXTRA = FieldSection(
     title="`extra_body`",
     at=("extra_body",),
     rows=(
@@ -69,7 +69,7 @@ _EXTRA = Section(
     ),
 )
 
-_ITEMS = Section(
+_ITEMS = FieldSection(
     title="Items",
     at=("input[]",),
     untyped=_type_of_item,
@@ -175,7 +175,7 @@ _ITEMS = Section(
     ),
 )
 
-_CONTENT = Section(
+_CONTENT = FieldSection(
     title="Parts of an item",
     at=(
         "input[]<message|agent_message>.content[]",
@@ -204,7 +204,7 @@ _CONTENT = Section(
     ),
 )
 
-_TOOLS = Section(
+_TOOLS = FieldSection(
     title="Tools",
     at=_TOOLS_AT,
     rows=(
@@ -287,7 +287,7 @@ _TOOLS = Section(
     ),
 )
 
-_NAMESPACES = Section(
+_NAMESPACES = FieldSection(
     title="Tools of a namespace",
     at=tuple(f"{at}<namespace>.tools[]" for at in _TOOLS_AT),
     rows=(

@@ -97,7 +97,7 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class FieldSection:
     """Rows for one kind of object, wherever it occurs."""
 
     title: str
@@ -148,7 +148,7 @@ _Place = tuple["_Place", str | int] | None
 class Table:
     """The fields of one API."""
 
-    def __init__(self, dialect: str, *sections: Section) -> None:
+    def __init__(self, dialect: str, *sections: FieldSection) -> None:
         self.dialect = dialect
         self.sections = sections
         self.root = _Node()

@@ -22,12 +22,17 @@ from caseworker.models.ports import (
     ToolDefinition,
 )
 from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
-from caseworker.models.wires.finish_reasons import Finish, incomplete_of, meaning_of, text_of
+from caseworker.models.wires.finish_reasons import (
+    Finish,
+    finish_reason_text,
+    incomplete_of,
+    meaning_of,
+)
 from caseworker.models.wires.message_rules import ANTHROPIC_IDS, object_in, sent_back, state_of
 from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
-    texts_in,
+    joined_text,
 )
 from caseworker.models.wires.schemas import plain_object
 from caseworker.models.wires.transport import ModelTransport, Wire
@@ -68,7 +73,7 @@ def anthropic_provider(
 
 
 class Messages:
-    """Implements ``Dialect`` for the Anthropic Messages API."""
+    """Implements ``WireFormat`` for the Anthropic Messages API."""
 
     name = _NAME
     path = "/v1/messages"
@@ -307,7 +312,7 @@ class MessageReply(Accumulator):
         if kind == "tool_use":
             call_id, written = block.get("id"), block.get("input")
             opened.call = WrittenCall(
-                id=call_id if isinstance(call_id, str) else "", name=texts_in(block.get("name"))
+                id=call_id if isinstance(call_id, str) else "", name=joined_text(block.get("name"))
             )
             opened.initial_input = (
                 written if isinstance(written, str) else json.dumps(written or {})
@@ -317,18 +322,18 @@ class MessageReply(Accumulator):
         elif kind == "redacted_thinking":
             opened.thought, opened.sealed = (
                 [],
-                {"id": kind, "signature": texts_in(block.get("data"))},
+                {"id": kind, "signature": joined_text(block.get("data"))},
             )
         elif kind == "thinking":
-            opened.thought = [texts_in(block.get("thinking"))]
-            if signature := texts_in(block.get("signature")):
+            opened.thought = [joined_text(block.get("thinking"))]
+            if signature := joined_text(block.get("signature")):
                 opened.sealed["signature"] = signature
             self.prose.add_thinking(opened.thought[0])
         else:
             self._say(opened, block)
 
     def _say(self, opened: _Block, part: Mapping[str, Any]) -> None:
-        text = texts_in(part.get("text"))
+        text = joined_text(part.get("text"))
         opened.text_chars += len(text)
         self.prose.add_content(text)
 
@@ -342,11 +347,11 @@ class MessageReply(Accumulator):
                 self._say(opened, delta)
             case "thinking_delta":
                 opened.thought = opened.thought or []
-                opened.thought.append(texts_in(delta.get("thinking")))
+                opened.thought.append(joined_text(delta.get("thinking")))
                 self.prose.add_thinking(opened.thought[-1])
             case "signature_delta":
                 before = opened.sealed.get("signature", "")
-                opened.sealed["signature"] = before + texts_in(delta.get("signature"))
+                opened.sealed["signature"] = before + joined_text(delta.get("signature"))
             case "input_json_delta":
                 piece = delta.get("partial_json") or ""
                 piece = piece if isinstance(piece, str) else json.dumps(piece)
@@ -364,7 +369,9 @@ class MessageReply(Accumulator):
         return self._at[index]
 
     def _stopped(self, delta: Any) -> None:
-        if not isinstance(delta, dict) or not (reason := text_of(delta.get("stop_reason"))):
+        if not isinstance(delta, dict) or not (
+            reason := finish_reason_text(delta.get("stop_reason"))
+        ):
             return
         self.ended, self.finish_reason = True, reason
         if meaning_of(reason) is Finish.UNKNOWN:

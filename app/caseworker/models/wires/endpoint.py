@@ -64,7 +64,7 @@ _HEADERS = {
 }
 
 
-class Dialect(Protocol):
+class WireFormat(Protocol):
     """The API of one endpoint: builds request bodies and parses replies."""
 
     name: str
@@ -96,7 +96,7 @@ class EndpointProvider:
     external = True
     """Always True: an attempt costs money or uses a machine outside this process."""
 
-    def __init__(self, dialect: Dialect, wire: Wire, max_in_flight: int) -> None:
+    def __init__(self, dialect: WireFormat, wire: Wire, max_in_flight: int) -> None:
         self.name = dialect.name
         self._dialect = dialect
         self._wire = wire

@@ -99,15 +99,15 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 
 
-def text_of(reason: Any) -> str:
+def finish_reason_text(reason: Any) -> str:
     """Return a finish reason as text; empty if there is none.
 
     Servers also send an object, such as ``{"type": "length"}``, or a number.
     """
     if isinstance(reason, dict):
-        return text_of(reason.get("type", reason.get("reason")))
+        return finish_reason_text(reason.get("type", reason.get("reason")))
     if isinstance(reason, list):
-        return text_of(reason[0]) if reason else ""
+        return finish_reason_text(reason[0]) if reason else ""
     if reason is None or isinstance(reason, bool):
         return ""
     return str(reason).strip()

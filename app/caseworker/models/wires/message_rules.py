@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from caseworker.core.trace.json_values import JSON
-from caseworker.models.forms import storable, storable_json
+from caseworker.models.forms import storable_json, storable_text
 from caseworker.models.ports import Message, ToolCall
 from caseworker.models.wires.reply import is_object
 
@@ -93,7 +93,7 @@ def object_in(arguments: str) -> dict[str, Any]:
     try:
         value = storable_json(JSON.decode(arguments if arguments.strip() else "{}"))
     except (ValueError, RecursionError):
-        value = storable(arguments)
+        value = storable_text(arguments)
     return value if isinstance(value, dict) else {_INVALID: value}
 
 

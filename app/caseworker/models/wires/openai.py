@@ -18,13 +18,18 @@ from caseworker.models.ports import (
 )
 from caseworker.models.wires import responses
 from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
-from caseworker.models.wires.finish_reasons import Finish, incomplete_of, meaning_of, text_of
+from caseworker.models.wires.finish_reasons import (
+    Finish,
+    finish_reason_text,
+    incomplete_of,
+    meaning_of,
+)
 from caseworker.models.wires.message_rules import MISTRAL_IDS, OPENAI_IDS, sent_back, state_of
 from caseworker.models.wires.reply import (
     Accumulator,
     WrittenCall,
     is_object,
-    texts_in,
+    joined_text,
 )
 from caseworker.models.wires.responses import ResponseReply
 from caseworker.models.wires.schemas import is_strict, plain_object, tidy
@@ -65,7 +70,7 @@ def openai_provider(
 
 
 class ChatCompletions:
-    """Implements ``Dialect`` for the OpenAI Chat Completions API."""
+    """Implements ``WireFormat`` for the OpenAI Chat Completions API."""
 
     name = _NAME
     path = "/chat/completions"
@@ -242,13 +247,13 @@ class ChatReply(Accumulator):
         if not isinstance(message, dict) and not self._in_parts:
             message = choice.get("message")
         self._choices_begun.add(index)
-        if text_of(choice.get("finish_reason")):
+        if finish_reason_text(choice.get("finish_reason")):
             self._choices_ended.add(index)
         if not isinstance(message, dict):
             return
         names = next(((name,) for name in _THINKING_FIELDS if message.get(name)), ())
         for name in ("content", *names, "refusal"):
-            if text := texts_in(message.get(name)):
+            if text := joined_text(message.get(name)):
                 self.received.append(text)
         if audio := message.get("audio"):
             self.received += [each for each in _texts_below(audio) if each]
@@ -266,8 +271,10 @@ class ChatReply(Accumulator):
         if isinstance(message, dict):
             self.has_started = True
             self._add_message(message)
-        self._native_reason = text_of(choice.get("native_finish_reason")) or self._native_reason
-        if reason := text_of(choice.get("finish_reason")):
+        self._native_reason = (
+            finish_reason_text(choice.get("native_finish_reason")) or self._native_reason
+        )
+        if reason := finish_reason_text(choice.get("finish_reason")):
             self.has_started = self.ended = True
             if incomplete_of([self.finish_reason]) is None:
                 self.finish_reason = reason
@@ -276,7 +283,7 @@ class ChatReply(Accumulator):
 
     def _add_message(self, message: Mapping[str, Any]) -> None:
         for name in _THINKING_FIELDS:
-            if (value := message.get(name)) and (thought := texts_in(value)):
+            if (value := message.get(name)) and (thought := joined_text(value)):
                 self._field = self._field or name
                 if self._field == name:
                     self.prose.add_thinking(thought)
@@ -286,13 +293,13 @@ class ChatReply(Accumulator):
         for part in content if isinstance(content, list) else (content,):
             kind = part.get("type") if isinstance(part, dict) else "text"
             if isinstance(part, dict) and kind in ("thinking", "reasoning"):
-                self.prose.add_thinking(texts_in(part.get("thinking", part)))
+                self.prose.add_thinking(joined_text(part.get("thinking", part)))
             elif isinstance(part, dict) and kind == "refusal":
-                self.explanation += texts_in(part.get("refusal"))
+                self.explanation += joined_text(part.get("refusal"))
             else:
-                self.prose.add_content(texts_in(part))
+                self.prose.add_content(joined_text(part))
         if refusal := message.get("refusal"):
-            self.explanation += texts_in(refusal)
+            self.explanation += joined_text(refusal)
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):

@@ -292,12 +292,12 @@ def _objects(text: str) -> list[str]:
     return objects
 
 
-def texts_in(value: Any) -> str:
+def joined_text(value: Any) -> str:
     """Return the text in a string, or the joined texts in a list or mapping of message parts."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
-        return "".join(map(texts_in, value))
+        return "".join(map(joined_text, value))
     if isinstance(value, dict):
-        return texts_in(value.get("text", value.get("content", "")))
+        return joined_text(value.get("text", value.get("content", "")))
     return ""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from caseworker.models.counts import response_usage, uses_in
 from caseworker.models.ports import ModelReply, TokenUsage
 from caseworker.models.wires.finish_reasons import incomplete_of
-from caseworker.models.wires.reply import Accumulator, WrittenCall, texts_in
+from caseworker.models.wires.reply import Accumulator, WrittenCall, joined_text
 
 PATH: Final = "/responses"
 LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -82,15 +82,15 @@ class ResponseReply(Accumulator):
 
     def _item(self, item: Mapping[str, Any]) -> None:
         if item.get("type") == "reasoning":
-            self.prose.add_thinking(texts_in(item.get("summary")))
+            self.prose.add_thinking(joined_text(item.get("summary")))
         elif isinstance(called := item.get("call_id"), str):  # the client executes it
-            name = texts_in(item.get("name")) or str(item.get("type"))
+            name = joined_text(item.get("name")) or str(item.get("type"))
             written = item.get("arguments", item.get("input", item.get("action")))
             text = written if isinstance(written, str) else json.dumps(written or {})
             self._calls.append(WrittenCall(id=called, name=name, fragments=[text]))
         for part in _mappings(item.get("content")):
-            self.prose.add_content(texts_in(part.get("text")))
-            self.explanation += texts_in(part.get("refusal"))
+            self.prose.add_content(joined_text(part.get("text")))
+            self.explanation += joined_text(part.get("refusal"))
 
 
 _HIDING: Final = frozenset({"reasoning", "compaction"})

@@ -94,11 +94,11 @@ class Conversation:
     def tell_calls(self) -> None:
         """Send tool calls as plain text from now on; used for an agent without tools."""
         if any(message.tool_calls for message in self._window):
-            self._window = MessageLog(plain(self._window))
+            self._window = MessageLog(plain_messages(self._window))
 
     def plain(self) -> list[Message]:
         """Return the window with tool calls converted to text, for a request without tools."""
-        return list(plain(self._window))
+        return list(plain_messages(self._window))
 
     def as_result(
         self, max_bytes: int, *, with_references: bool = False, only_new: bool = False
@@ -112,7 +112,7 @@ class Conversation:
         entries: list[dict[str, Any]] = []
         bytes_left = max_bytes
         for message in reversed(self.messages[self._before_question if only_new else 0 :]):
-            one = as_json(message)
+            one = message_json(message)
             bytes_left -= len(compact(one).encode("utf-8", "surrogatepass")) + 1
             if bytes_left < 0:
                 break
@@ -130,7 +130,7 @@ class Conversation:
         return last if self.messages[last].role == "user" else last + 1
 
 
-def plain(messages: Iterable[Message]) -> Iterator[Message]:
+def plain_messages(messages: Iterable[Message]) -> Iterator[Message]:
     """Yield messages with tool calls and results converted to plain text."""
     for message in messages:
         if message.role == "tool":
@@ -144,7 +144,7 @@ def plain(messages: Iterable[Message]) -> Iterator[Message]:
             yield message
 
 
-def as_json(message: Message) -> dict[str, Any]:
+def message_json(message: Message) -> dict[str, Any]:
     """Return a message as JSON in the format of agent results."""
     fields = {"role": message.role, "content": message.content, **message.extras()}
     fields.pop("provider_state", None)  # only its provider can use it

@@ -29,7 +29,7 @@ from caseworker.nodes.nesting import is_reference
 from caseworker.nodes.node_type import Fault
 from caseworker.nodes.reply_schema import SchemaField
 from caseworker.nodes.templates import TextTemplate
-from caseworker.platform.validation import message_of, refusal
+from caseworker.platform.validation import refusal, validation_message
 
 MAX_REPORTED = 100
 """Maximum number of invalid fields that are reported: comparing an unknown name takes 0.1 ms."""
@@ -95,7 +95,7 @@ def _as_prompt(value: Any) -> Any:
         try:
             return _SystemText.model_validate({"system": value})
         except ValidationError as error:
-            raise refusal(message_of(error.errors(include_url=False)[0])) from None
+            raise refusal(validation_message(error.errors(include_url=False)[0])) from None
     if not isinstance(value, Mapping | PromptSpec):
         raise refusal(
             "This must be the text of the system message, or an object such as"
@@ -292,7 +292,7 @@ class AgentDefinition(StepData):
             fields = {one["loc"][0] for one in wrong if one["loc"]}
             if not isinstance(data, Mapping) or "inputs" in fields:
                 raise
-            faults = [(one["loc"], message_of(one)) for one in wrong[:MAX_REPORTED]]
+            faults = [(one["loc"], validation_message(one)) for one in wrong[:MAX_REPORTED]]
             readable = {name: value for name, value in data.items() if name not in fields}
             agent = read({"name": "unreadable", "prompt": {}, **readable})
         faults += [*agent._unknown_variables(), *agent._unfit_defaults(), *agent._repeated_tools()]

@@ -57,10 +57,6 @@ _MAX_OFFERS = 256
 """Number of combinations of local tools whose offers are kept."""
 _BEGAN = "began_after_seconds"
 """Metadata key: the elapsed seconds of the run when an agent with a time limit started."""
-_OF_DIMENSIONS: Mapping[str, str] = {
-    Dimension.SECONDS: "timeout",
-    Dimension.TURNS: "max_turns",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +218,7 @@ class Agents:
                 inputs=task.definition.values_of(task.inputs),
                 messages=messages,
             )
-        state.take(Answer(output, text_of(output), None))
+        state.take(Answer(output, task_text(output), None))
         state.conversation.add(Message(role="assistant", content=state.raw_content))
 
     async def offer(
@@ -397,7 +393,7 @@ def _error_of(ended: BaseException) -> dict[str, str]:
     }
 
 
-def text_of(value: Any) -> str:
+def task_text(value: Any) -> str:
     """Return an agent's input as message text; JSON values are serialised."""
     return value if isinstance(value, str) else compact(value)
 
@@ -424,8 +420,8 @@ def _terminate_reason(ended: BaseException, stop_: Stop | None) -> str:
     stop = stop_ or next((one for one in causes(ended) if isinstance(one, Stop)), None)
     if stop is None:
         return "aborted" if isinstance(ended, asyncio.CancelledError) else "error"
-    reason = _REASONS.get(stop.cause.kind, "error")
-    dimension = stop.cause.dimension
-    if stop.cause.kind is StopKind.BUDGET and dimension is not None:
-        return _OF_DIMENSIONS.get(dimension, reason)
-    return reason
+    if stop.cause.kind is StopKind.BUDGET and stop.cause.interrupts:
+        return "timeout"
+    if stop.cause.kind is StopKind.BUDGET and stop.cause.dimension == Dimension.TURNS:
+        return "max_turns"
+    return _REASONS.get(stop.cause.kind, "error")

@@ -10,7 +10,12 @@ from caseworker.models.gateway import ModelGateway
 from caseworker.models.ports import Incomplete, Message, ToolDefinition
 from caseworker.nodes.agent import requests
 from caseworker.nodes.agent.activity import TurnActivity
-from caseworker.nodes.agent.conversation import Conversation, ConversationTooLongError, Cut, plain
+from caseworker.nodes.agent.conversation import (
+    Conversation,
+    ConversationTooLongError,
+    Cut,
+    plain_messages,
+)
 from caseworker.nodes.agent.definition import ConversationSpec
 
 
@@ -61,7 +66,7 @@ class Shortening:
         self, cut: Cut, number: int, options: Mapping[str, Any]
     ) -> Message | Incomplete:
         """Return a summary of the dropped messages, or why it is incomplete."""
-        text = "\n\n".join(f"{one.role}: {one.content}" for one in plain(cut.left_out))
+        text = "\n\n".join(f"{one.role}: {one.content}" for one in plain_messages(cut.left_out))
         completion = await self.context.service(ModelGateway).complete(
             self.context,
             key=f"turn/{number}/summary",

@@ -37,8 +37,7 @@ from caseworker.tools.ports import ToolResult, failure
 
 _WRAP_UP = "wrap_up"
 _ONE_TURN: Final[Charge] = {Dimension.TURNS: 1}
-_LEAVES_ROOM = (Dimension.TOOL_CALLS, Dimension.TOKENS, Dimension.COST_USD)
-"""Limits that may refuse a call but still permit a last answer, which is shorter."""
+_ALLOW_LAST_ANSWER = frozenset(each for each in Dimension if each.allows_last_answer)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +97,7 @@ class AgentLoop:
             try:
                 answer = await self._turn(number, last=last)
             except BudgetExceededError as refused:
-                if refused.cause.dimension in _LEAVES_ROOM:
+                if refused.cause.dimension in _ALLOW_LAST_ANSWER:
                     await self._wrap_up()
                 raise
             if last and answer is None and (stop := self._room.stop_after(number)):
@@ -164,7 +163,7 @@ class AgentLoop:
         try:
             return await self._ask(f"{key}/{name}", name, activity, self._tools)
         except BudgetExceededError as refused:
-            if empty is None or refused.cause.dimension is Dimension.SECONDS:
+            if empty is None or refused.cause.interrupts:
                 raise
             return empty
 
@@ -254,7 +253,7 @@ class AgentLoop:
         except CallFailedError:
             return answer  # the call node shows the failure
         except BudgetExceededError as refused:
-            if refused.cause.dimension is Dimension.SECONDS:
+            if refused.cause.interrupts:
                 raise
             return answer
         answers = list[Answer]()

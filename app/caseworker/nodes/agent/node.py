@@ -19,7 +19,7 @@ from caseworker.nodes.agent.definition import (
     AgentInputError,
     ToolUse,
 )
-from caseworker.nodes.agent.execution import Agents, AgentTask, text_of
+from caseworker.nodes.agent.execution import Agents, AgentTask, task_text
 from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.tools import LinkedAgent
 from caseworker.nodes.agent.unknown import unknown_names
@@ -66,7 +66,7 @@ class AgentData(StepData):
         if self.input is not None:
             input_ = self.input.render(inputs, limits)
         messages_ = _history(inputs.get(MESSAGES))
-        if input_ is not None and (text := text_of(input_)).strip():
+        if input_ is not None and (text := task_text(input_)).strip():
             messages_.append(Message(role="user", content=text))
         return AgentTask(
             definition=self.agent,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from caseworker.models.forms import read_json
+from caseworker.models.forms import json_in_reply
 from caseworker.models.ports import ToolDefinition
 from caseworker.nodes.agent.definition import OutputSpec
 from caseworker.nodes.reply_schema import ReplySchema, UnfitReplyError
@@ -77,7 +77,7 @@ class Output:
 
     def of_text(self, text: str) -> Answer:
         """Parse a text answer."""
-        return Answer(text, text, None) if self._reader is None else self._read(read_json(text))
+        return Answer(text, text, None) if self._reader is None else self._read(json_in_reply(text))
 
     def of_finish(self, args: Mapping[str, Any]) -> Answer | str:
         """Parse the arguments of ``finish``; return an error message if the answer is missing."""

@@ -26,7 +26,7 @@ from caseworker.platform.caller import (
 )
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.suggestions import suggestion
-from caseworker.platform.validation import ERROR_TYPE, field_of, message_of
+from caseworker.platform.validation import ERROR_TYPE, field_of, validation_message
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -259,14 +259,14 @@ class ProblemError(HTTPException):
         ``members`` are added to the problem document unchanged.
         """
         if detail is None and kind is INVALID_REQUEST and violations:
-            detail = summary(violations)
+            detail = violations_text(violations)
         super().__init__(kind.status, detail or kind.detail)
         self.kind = kind
         self.violations = violations
         self.members = members
 
 
-def summary(violations: Sequence[Violation]) -> str:
+def violations_text(violations: Sequence[Violation]) -> str:
     """Return the first violations as one text, with the number of the remaining ones."""
     texts = [f"{one.field}: {one.message}" if one.field else one.message for one in violations]
     if len(texts) == 1:
@@ -398,4 +398,4 @@ def _within(loc: Sequence[str | int]) -> Sequence[str | int]:
 def _message(error: Mapping[str, Any]) -> str:
     if error["loc"] == ("body",) and error["type"] != ERROR_TYPE:
         return "The body must be a JSON object."
-    return message_of(error)
+    return validation_message(error)

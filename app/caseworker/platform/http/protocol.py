@@ -365,9 +365,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _watch_body(self, before: int) -> None:
-        self._set_timer(self.limits.rate_seconds, self._judge_body, before)
+        self._set_timer(self.limits.rate_seconds, self._time_out_slow_body, before)
 
-    def _judge_body(self, before: int) -> None:
+    def _time_out_slow_body(self, before: int) -> None:
         self._timer = None
         came, min_bytes = self._body_bytes - before, self._least_bytes
         if came >= min_bytes or self.flow.read_paused:
@@ -381,9 +381,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _watch_writes(self, unread: int) -> None:
         seconds = self.limits.rate_seconds
-        self._write_timer = self.loop.call_later(seconds, self._judge_reader, unread)
+        self._write_timer = self.loop.call_later(seconds, self._abort_slow_reader, unread)
 
-    def _judge_reader(self, before: int) -> None:
+    def _abort_slow_reader(self, before: int) -> None:
         unread = self.transport.get_write_buffer_size()
         if before - unread >= self._least_bytes:
             self._watch_writes(unread)

@@ -194,7 +194,7 @@ class GroupCommit(Generic[Write, Answer]):
             self._let_in(1)
 
     async def _write_forever(self) -> None:
-        away, locked = _Pause(*RECONNECT_SECONDS), _Pause(*LOCKED_SECONDS)
+        away, locked = _Backoff(*RECONNECT_SECONDS), _Backoff(*LOCKED_SECONDS)
         while await self._something_in_line():
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
@@ -337,16 +337,18 @@ class GroupCommit(Generic[Write, Answer]):
         return place
 
 
-class _Pause:
-    """A pause that doubles each time, up to a maximum."""
+class _Backoff:
+    """A delay that doubles each time, up to a maximum."""
 
-    def __init__(self, first: float, longest: float) -> None:
-        self._first, self._longest = first, longest
-        self._next = first
+    def __init__(self, initial_delay_seconds: float, max_delay_seconds: float) -> None:
+        self._initial_delay_seconds = initial_delay_seconds
+        self._max_delay_seconds = max_delay_seconds
+        self._next_delay = initial_delay_seconds
 
     def reset(self) -> None:
-        self._next = self._first
+        self._next_delay = self._initial_delay_seconds
 
     async def take(self) -> None:
-        pause, self._next = self._next, min(2 * self._next, self._longest)
-        await asyncio.sleep(pause)
+        delay = self._next_delay
+        self._next_delay = min(2 * delay, self._max_delay_seconds)
+        await asyncio.sleep(delay)

@@ -17,6 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.platform.postgres.locks import TRY_LOCK_MIGRATION
 
 # Import Alembic only to migrate: a process that finds the database up to date, the usual case,
 # needs 13 MB less memory.
@@ -29,9 +30,7 @@ _REVISION_CHARS = len("20261125_0300")
 CONNECT_SECONDS = 10
 """Timeout for a connection, unless the URL contains ``connect_timeout``."""
 RETRY_SECONDS = 0.2
-"""Pause between two attempts to acquire the lock below."""
-LOCK = 0x43617365
-"""Key of the advisory lock that allows only one process at a time to migrate."""
+"""Pause between two attempts to acquire the lock for migrations."""
 
 
 class MigrationError(Exception):
@@ -140,7 +139,7 @@ def _migrate(url: str, command: Literal["upgrade", "downgrade"], revision: str) 
     with _connected(url) as connection:
         # A session lock: it outlives the commits below and ends with the connection. Waiting for it
         # in a statement would hold a snapshot, for which a concurrent build of an index waits.
-        while not connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": LOCK}):
+        while not connection.scalar(text(TRY_LOCK_MIGRATION)):
             connection.commit()
             time.sleep(RETRY_SECONDS)
         connection.commit()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import ESTIMATED_OF, Scope
+from caseworker.core.budget.budget import ESTIMATED_OF, Dimension
+from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.usage import ResourceUsage
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.core.trace.spans import SpanOf

@@ -67,7 +67,7 @@ from caseworker.runs.journal.replay import restore, spent_before
 from caseworker.runs.kinds import KINDS, parent_of
 from caseworker.runs.observers import RunObservers, log_context
 from caseworker.runs.ports import Branches, JournalStore, RunStore
-from caseworker.runs.references import is_storable, references_in, resolved
+from caseworker.runs.references import call_references_in, is_stored_unchanged, resolved
 from caseworker.runs.run import CallRecord, CancelRequest, Deaths, Run, RunKey
 from caseworker.tools.artifacts import ArtifactKeeper
 
@@ -369,10 +369,10 @@ class RunExecutor:
             return None
         await asyncio.shield(active.ended)
         final, journal = active.final, active.journal
-        if final is not None and (references := references_in(final)):
+        if final is not None and (references := call_references_in(final)):
             values = {} if journal is None else journal.results(references)
             final = resolved(final, values) if values.keys() >= references else None
-        return final if final is None or is_storable((final.result, final.stop)) else None
+        return final if final is None or is_stored_unchanged((final.result, final.stop)) else None
 
     async def drain(self, grace_seconds: float) -> None:
         """Release all runs, each once its calls in flight have ended.

@@ -34,7 +34,7 @@ class RunOutcome:
 
 def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
     """Convert the outcome of a run's graph to the outcome of the run."""
-    result = result_of(run, outcome)
+    result = run_result_of(run, outcome)
     if outcome.stop is not None:
         return stopped(run, outcome.stop, result, at=at)
     if outcome.error is not None:
@@ -174,10 +174,10 @@ def result_of_calls(run: Run, calls: Sequence[CallRecord], stop: Stop) -> Mappin
         report = reports[step_id] = StepReport()
         if not report.recall(recorded):
             report.become(StepStatus.CANCELLED)
-    return result_of(run, GraphOutcome(reports, stop=stop))
+    return run_result_of(run, GraphOutcome(reports, stop=stop))
 
 
-def result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
+def run_result_of(run: Run, outcome: GraphOutcome) -> dict[str, Any] | None:
     """Return the result of a run from the outputs of its graph; it may be partial.
 
     If an answer was interrupted, the text that earlier executions streamed is included.

@@ -53,19 +53,19 @@ class Declined:
         self._times[key] = times
         if len(self._times) > REMEMBERED:
             del self._times[next(iter(self._times))]
-        first, longest = PAUSE_SECONDS
-        return float(min(first * 2 ** (times - 1), longest))
+        initial_delay_seconds, max_delay_seconds = PAUSE_SECONDS
+        return float(min(initial_delay_seconds * 2 ** (times - 1), max_delay_seconds))
 
 
 async def when_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
     """Return the result of ``ask``, retrying with back-off while the store is unavailable."""
-    pause, longest = AGAIN_SECONDS
+    delay_seconds, max_delay_seconds = AGAIN_SECONDS
     while True:
         try:
             return await ask()
         except StoreUnavailableError:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
+            await asyncio.sleep(delay_seconds)
+            delay_seconds = min(2 * delay_seconds, max_delay_seconds)
 
 
 def shutting_down() -> HandOver:

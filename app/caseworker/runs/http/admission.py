@@ -299,7 +299,7 @@ class GraphAdmission(Admission):
         max_bytes = self._limits.max_body_bytes
         if body.inputs and not fits(body.inputs, max_bytes, self._limits):
             yield Violation("inputs", f"The inputs must not exceed {max_bytes} bytes as JSON.")
-        if isinstance(body.input, dict | list) and len(as_json(body.input)) > max_bytes:
+        if isinstance(body.input, dict | list) and len(canonical_body(body.input)) > max_bytes:
             yield Violation("input", f"The input must not exceed {max_bytes} bytes as JSON.")
         if body.input is not None and DEFAULT_HANDLE in (body.inputs or {}):
             message = f"Send this value either as input or as inputs.{DEFAULT_HANDLE}, not both."
@@ -600,9 +600,9 @@ def request_hash(body: RunFields) -> str:
     input_ = fields.pop("input")  # an empty list is a valid input
     content = {name: value for name, value in fields.items() if value not in (None, [], {})}
     content |= {} if input_ is None else {"input": input_}
-    return hashlib.sha256(as_json(content)).hexdigest()
+    return hashlib.sha256(canonical_body(content)).hexdigest()
 
 
-def as_json(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
+def canonical_body(value: Mapping[str, Any] | Sequence[Any]) -> bytes:
     """Encode a value as canonical JSON: sorted keys, no whitespace, UTF-8."""
     return _CANONICAL.encode(value).encode()

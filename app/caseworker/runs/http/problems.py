@@ -16,7 +16,7 @@ from caseworker.platform.http.problems import (
     ProblemType,
     Violation,
     invalid,
-    summary,
+    violations_text,
 )
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.validation import field_of
@@ -53,7 +53,7 @@ def graph_refused(error: GraphRefusedError) -> ProblemError:
     """Return an error that lists a graph's problems, and the number of unlisted ones."""
     violations = graph_violations(error.problems, error.kind.value)
     unnamed = len(error.problems) - len(violations)
-    detail = summary(violations)
+    detail = violations_text(violations)
     if unnamed:
         detail = f"{detail} The {error.kind.value} has {unnamed} more problems that are not listed."
     return ProblemError(INVALID_REQUEST, detail, violations=violations)

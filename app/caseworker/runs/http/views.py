@@ -25,11 +25,6 @@ from caseworker.runs.kinds import external_name, parent_of
 from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus
 from caseworker.runs.run import CallRecord, DefinitionRef, Run, RunKind, RunStatus
 
-_OF_RUN = (
-    *("kind", "status", "finish_reason", "created_at", "started_at", "finished_at", "usage"),
-    *("stop", "metadata"),
-)
-"""Fields of runs that are shown unchanged."""
 _SHORT = 500
 """Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
 
@@ -261,6 +256,10 @@ AnyRun = CaseRun | GraphRun | AgentRun | ExternalRun
 _VIEWS: Mapping[str, type[AnyRun]] = by_kind(get_args(AnyRun))
 
 
+_UNCHANGED = tuple(name for name in RunSummary.model_fields if name in Run.__dataclass_fields__)
+"""Fields of a run that its views show under the same name; :func:`_members` converts some."""
+
+
 async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
     """Return the view of a run for its kind.
 
@@ -286,7 +285,7 @@ def _members(run: Run, root: str) -> dict[str, Any]:
         ref = DefinitionRef(name, kind=DefinitionKind.AGENT)
     definition = None if ref is None else RunDefinition.model_validate(ref)
     return {
-        **{name: getattr(run, name) for name in _OF_RUN},
+        **{name: getattr(run, name) for name in _UNCHANGED},
         "run_id": run.key.run_id,
         **{kind: definition if ref and ref.kind is kind else None for kind in DefinitionKind},
         "thread_id": None if run.request.chat is None else run.request.chat.thread_id,

@@ -366,7 +366,7 @@ class RunJournal:
                     self._requests.pop(record.node["node_id"], None)
         else:
             self._take_back(pending_write)
-        self._judge(permission)
+        self._trip_if_refused(permission)
         self._last_granted = self._writes_begun
         answered_at = permission.answered_at
         self._permitted_at = max(
@@ -385,7 +385,7 @@ class RunJournal:
         self._revision = min(self._revision, pending_write.revision)
         self._unwritten |= pending_write.unwritten
 
-    def _judge(self, permission: Permission) -> None:
+    def _trip_if_refused(self, permission: Permission) -> None:
         if not permission.owned:
             raise lost_run(self._token)
         if permission.cancel_request is not None:

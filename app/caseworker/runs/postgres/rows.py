@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import RowMapping
@@ -16,6 +17,7 @@ from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.paging import Page
 from caseworker.runs.errors import InvalidRunError
+from caseworker.runs.postgres.tables import CALLER_JSON, runs
 from caseworker.runs.run import (
     CancelRequest,
     DefinitionRef,
@@ -41,11 +43,40 @@ _REQUEST = (
 """Fields that every request has and that are stored unchanged."""
 _LIMITS = tuple(Budget.__dataclass_fields__)
 
-_RUN_COLUMNS = (
-    *("created_at", "request_hash", "idempotency_key", "started_at", "finished_at", "attempts"),
-    *("losses", "fence", "worker_id", "active_seconds", "finish_reason", "result", "usage", "stop"),
+ACCEPTED_COLUMNS: Mapping[str, Callable[[NewRun], Any]] = {
+    "tenant_id": attrgetter("key.tenant"),
+    "run_id": attrgetter("key.run_id"),
+    "kind": attrgetter("request.kind.value"),
+    "request": lambda new: request_to_json(new.request),
+    **{name: attrgetter(name) for name in ("request_hash", "idempotency_key", *CALLER_JSON)},
+    # Columns that affect queueing are left out if they have their defaults.
+    "priority": lambda new: new.queueing.priority or None,
+    "concurrency_key": attrgetter("queueing.concurrency_key"),
+    "concurrency_limit": lambda new: (
+        None if new.queueing.concurrency_key is None else new.queueing.concurrency_limit
+    ),
+    "deadline": lambda new: _text_of(new.request.deadline),
+    "webhook": lambda new: (
+        None if new.webhook is None else {"url": new.webhook.url, "events": new.webhook.events}
+    ),
+}
+"""The columns of ``runs`` that describe an accepted run, with their values as JSON; None leaves a
+column out. The insert, its record and its conflict clause are built from this table."""
+
+_READ_AS: Mapping[str, Callable[[Any], Any]] = {
+    "kind": RunKind,
+    "status": RunStatus,
+    "request": lambda stored: request_from_json(stored),
+    "metadata": lambda stored: stored or {},
+}
+"""How columns are converted to the field of the same name; the other columns are unchanged."""
+
+_UNCHANGED = tuple(
+    name for name in Run.__dataclass_fields__ if name in runs.c and name not in _READ_AS
 )
-"""Fields stored unchanged in columns of the same name."""
+_NEW_FIELDS = tuple(
+    name for name in NewRun.__dataclass_fields__ if name in Run.__dataclass_fields__
+)
 
 
 def encode_cursor(of: str, place: Any) -> str:
@@ -176,10 +207,6 @@ def run_from_row(row: Row) -> Run:
     """Convert a row of ``runs`` to a run; the row must not hold only a cancel request."""
     return Run(
         key=RunKey(row["tenant_id"], row["run_id"]),
-        kind=RunKind(row["kind"]),
-        status=RunStatus(row["status"]),
-        request=request_from_json(row["request"]),
-        metadata=row["metadata"] or {},
         cancel_request=cancel_request_from_row(row),
         queueing=Queueing(
             priority=row["priority"],
@@ -187,7 +214,8 @@ def run_from_row(row: Row) -> Run:
             concurrency_limit=row["concurrency_limit"] or 1,
         ),
         accounts=() if row["reserved_cost_usd"] != 0 else (TENANT,),
-        **{name: row[name] for name in _RUN_COLUMNS},
+        **{name: row[name] for name in _UNCHANGED},
+        **{name: read(row[name]) for name, read in _READ_AS.items()},
     )
 
 
@@ -195,19 +223,14 @@ def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Ru
     """Return the run that an insert has just stored, claimed or queued."""
     claimed = worker_id is not None
     return Run(
-        key=new.key,
         kind=new.request.kind,
         status=RunStatus.RUNNING if claimed else RunStatus.QUEUED,
         created_at=created_at,
-        request_hash=new.request_hash,
-        request=new.request,
-        metadata=new.metadata,
-        idempotency_key=new.idempotency_key,
         started_at=created_at if claimed else None,
         attempts=int(claimed),
         fence=int(claimed),
         worker_id=worker_id,
-        queueing=new.queueing,
+        **{name: getattr(new, name) for name in _NEW_FIELDS},
     )
 
 
@@ -225,27 +248,11 @@ def cancel_request_from_row(row: Row) -> CancelRequest | None:
 
 def new_run_to_json(new: NewRun, worker_id: str | None) -> dict[str, Any]:
     """Return the row of a new run, which ``worker_id`` executes; None puts the run in the queue."""
-    row: dict[str, Any] = {
-        "tenant_id": new.key.tenant,
-        "run_id": new.key.run_id,
-        "kind": new.request.kind.value,
-        "request": request_to_json(new.request),
-        "request_hash": new.request_hash,
-        "idempotency_key": new.idempotency_key,
-        "metadata": new.metadata,
-        "worker_id": worker_id,
-        "claimed": worker_id is not None,
-    }
-    # Columns that affect queueing are left out if they have their defaults.
-    if new.request.deadline is not None:
-        row["deadline"] = new.request.deadline.isoformat()
-    if new.queueing.priority:
-        row["priority"] = new.queueing.priority
-    if new.queueing.concurrency_key is not None:
-        row["concurrency_key"] = new.queueing.concurrency_key
-        row["concurrency_limit"] = new.queueing.concurrency_limit
-    if new.request.start_at is not None:
-        row["start_at"] = new.request.start_at.isoformat()
-    if new.webhook is not None:
-        row["webhook"] = {"url": new.webhook.url, "events": new.webhook.events}
-    return row
+    row = {name: value(new) for name, value in ACCEPTED_COLUMNS.items()}
+    row |= {"worker_id": worker_id, "claimed": worker_id is not None}
+    row["start_at"] = _text_of(new.request.start_at)
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _text_of(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()

@@ -9,6 +9,7 @@ It would keep scanning the whole table if the table was small when the plan was 
 """
 
 from caseworker.core.budget.accounts import TENANT
+from caseworker.runs.postgres.tables import CALLER_JSON
 
 OWNED = "('running')"
 """Statuses of a run that a worker owns, as an SQL list."""
@@ -152,7 +153,9 @@ def _size(columns: str) -> str:
 
 _OF_RUN = "part WHERE part.tenant_id = runs.tenant_id AND part.run_id = runs.run_id"
 
-STORED_BYTES = f"""{_size("runs.request runs.metadata runs.result")}
+_STORED_JSON = " ".join(f"runs.{name}" for name in ("request", *CALLER_JSON, "result"))
+
+STORED_BYTES = f"""{_size(_STORED_JSON)}
     + coalesce((SELECT sum({_size("value request brief node")}) FROM calls {_OF_RUN}), 0)
     + coalesce((SELECT sum({_size("data brief")}) FROM events {_OF_RUN}), 0)"""  # noqa: S608
 """Compressed size in bytes of a row of ``runs`` with its calls and events.

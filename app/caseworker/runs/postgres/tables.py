@@ -3,7 +3,7 @@
 Only columns are listed, for building queries; migrations define constraints and indexes.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
@@ -43,13 +43,17 @@ def columns(kind: Any, names: str, *, nullable: bool = True) -> list[Column[Any]
     return [Column(name, kind, nullable=nullable) for name in names.split()]
 
 
+CALLER_JSON: Final = ("metadata",)
+"""JSON columns of ``runs`` that store a field of the same name as the caller sent it. Lists show
+them in full, so they count towards the size of a page and of a stored run."""
+
 runs = Table(
     "runs",
     metadata,
     *run_key(),
     *columns(Text, "kind status request_hash idempotency_key worker_id finish_reason"),
     *columns(Text, "cancel_requested_by cancel_reason concurrency_key"),
-    *columns(JSONB, "request metadata result usage stop webhook"),
+    *columns(JSONB, " ".join(("request", *CALLER_JSON, "result usage stop webhook"))),
     *columns(Integer, "fence attempts losses ended_calls", nullable=False),
     Column("priority", SmallInteger, nullable=False),
     Column("concurrency_limit", Integer),

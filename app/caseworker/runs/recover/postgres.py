@@ -32,6 +32,7 @@ from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, Pool, transaction
+from caseworker.platform.postgres.locks import HOLD_WORKER_LIFE, TRY_WORKER_LIFE
 from caseworker.runs.execute.postgres.runs import halt_overdue, stopped_started
 from caseworker.runs.execute.queue.work_search import Search, look_statement
 from caseworker.runs.observers import RunObservers
@@ -56,12 +57,6 @@ VALUES (%s, %s, %s, %s::jsonb, %s)
 ON CONFLICT (worker_id) DO UPDATE SET beat_at = clock_timestamp()
 RETURNING drain_requested_at
 """
-
-_LIFE_LOCK = "hashtextextended({worker_id}, 1)"
-
-HOLD_LIFE_LOCK = f"SELECT pg_advisory_lock_shared({_LIFE_LOCK.format(worker_id='%s')})"
-"""Acquire the lock that shows that this worker is alive. It is a shared lock, because the server
-may not have closed the worker's previous connection yet."""
 
 LEAVE = "DELETE FROM workers WHERE worker_id = %s"
 
@@ -88,7 +83,7 @@ DEAD_WORKERS = f"""
 SELECT worker_id FROM workers JOIN unnest(%s::text[], %s::timestamptz[], %s::boolean[])
     AS silent(worker_id, beat_at, surely) USING (worker_id, beat_at)
 WHERE CASE WHEN surely THEN true
-    ELSE pg_try_advisory_xact_lock({_LIFE_LOCK.format(worker_id="worker_id")}) END
+    ELSE {TRY_WORKER_LIFE} END
 FOR UPDATE OF workers SKIP LOCKED
 """  # noqa: S608
 """Return which of the given silent workers are dead: their last heartbeat is still the same.
@@ -189,7 +184,7 @@ class PostgresWorkers:
     async def _beat(self, worker_id: str, connection: AsyncPgConnection[Any]) -> Sequence[Any]:
         # The lock belongs to the connection, so a new connection takes it again.
         if self._locked != (connection, worker_id):
-            await connection.execute(HOLD_LIFE_LOCK, (worker_id,))
+            await connection.execute(HOLD_WORKER_LIFE, (worker_id,))
             self._locked = connection, worker_id
         row = (worker_id, *self._place, self._drain_requested_at)
         beaten = await (await connection.execute(BEAT, row, prepare=True)).fetchall()

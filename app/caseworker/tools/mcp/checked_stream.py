@@ -28,7 +28,7 @@ Incoming = SessionMessage | Exception
 
 
 @asynccontextmanager
-async def checked(
+async def checked_transport(
     server: str, transport: AbstractAsyncContextManager[TransportStreams], mask: SecretMask
 ) -> AsyncIterator[TransportStreams]:
     """Wrap a server's transport; drop listed tools that the SDK cannot parse, and mask secrets."""

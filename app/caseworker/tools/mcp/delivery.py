@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Delivery:
+class DeliveryState:
     """How far a request to a server got, and why its response is missing."""
 
     may_be_taken: bool = False
@@ -20,6 +20,6 @@ class Delivery:
     """Whether the response exceeded the size limit."""
 
 
-DELIVERY: ContextVar[Delivery | None] = ContextVar("mcp_delivery", default=None)
+DELIVERY: ContextVar[DeliveryState | None] = ContextVar("mcp_delivery", default=None)
 """Record of the current request. A context variable works because the transports run in the context
 of the caller."""

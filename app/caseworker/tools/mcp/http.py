@@ -22,7 +22,7 @@ from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from caseworker.platform.logs.trace_context import HEADER, current_traceparent
 from caseworker.tools.mcp.config import ServerConfig
-from caseworker.tools.mcp.delivery import DELIVERY, Delivery
+from caseworker.tools.mcp.delivery import DELIVERY, DeliveryState
 from caseworker.tools.mcp.lone_surrogates import LoneSurrogates
 
 _STREAM_FACTOR: Final = 16
@@ -106,7 +106,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         if (span := current_traceparent()) is not None:
             request.headers[HEADER] = span
         posts = request.method == "POST"
-        delivery = _delivery() if posts else Delivery()
+        delivery = _delivery() if posts else DeliveryState()
         delivery.may_be_taken = True
         try:
             response = await self._inner.handle_async_request(request)
@@ -139,7 +139,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def http_client(config: ServerConfig) -> httpx2.AsyncClient:
+def session_client(config: ServerConfig) -> httpx2.AsyncClient:
     """Create the HTTP client for one session. It sets no limit on the duration of calls."""
     return httpx2.AsyncClient(
         headers=dict(config.headers),
@@ -150,7 +150,7 @@ def http_client(config: ServerConfig) -> httpx2.AsyncClient:
 
 
 async def _refusal(
-    request: httpx2.Request, response: httpx2.Response, delivery: Delivery
+    request: httpx2.Request, response: httpx2.Response, delivery: DeliveryState
 ) -> httpx2.Response:
     """Record whether a refusal reports a lost session, and return its JSON-RPC error."""
     status = response.status_code
@@ -191,9 +191,9 @@ def _error_in(text: str) -> dict[str, Any] | None:
     return error if isinstance(error, dict) and isinstance(error.get("code"), int) else None
 
 
-def _delivery() -> Delivery:
+def _delivery() -> DeliveryState:
     """Return the record of the current request; one without a reader if nothing reads it."""
-    return DELIVERY.get() or Delivery()
+    return DELIVERY.get() or DeliveryState()
 
 
 def _failed(message: str, *, status: int = HTTPStatus.BAD_GATEWAY) -> httpx2.Response:

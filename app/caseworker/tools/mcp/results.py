@@ -30,11 +30,11 @@ from mcp.types import (
 )
 
 from caseworker.core.trace.frozen_json import ValueTooLargeError
-from caseworker.tools.arguments import is_storable
+from caseworker.tools.arguments import fits_journal
 from caseworker.tools.artifacts import BINARY, EXTENSIONS, ArtifactTooLargeError, stem_of
 from caseworker.tools.ports import ToolContext, ToolResult, failure
 from caseworker.tools.results import UnfitResultError
-from caseworker.tools.results import result_of as json_of
+from caseworker.tools.results import tool_result_of as json_of
 
 MAX_FILES: Final = 10
 """Maximum number of stored files per result; further ones are omitted."""
@@ -67,7 +67,7 @@ _NO_JSON: Final = object()
 _PICTURE: Final = "a picture"
 
 
-async def result_of(name: str, answer: CallToolResult, context: ToolContext) -> ToolResult:
+async def mcp_result_of(name: str, answer: CallToolResult, context: ToolContext) -> ToolResult:
     """Convert an MCP tool's result; ``name`` is the tool's full name, with its server.
 
     Raises:
@@ -75,7 +75,7 @@ async def result_of(name: str, answer: CallToolResult, context: ToolContext) -> 
     """
     structured = answer.structured_content
     stored = structured
-    if structured is not None and not is_storable({"": structured}):
+    if structured is not None and not fits_journal({"": structured}):
         stored = await asyncio.to_thread(_storable_json, structured)
         if stored is None:
             return failure("The tool's structured content cannot be stored.", "unfit_result")
@@ -266,7 +266,7 @@ def _storable_json(value: Any) -> Any:
         stored = json_of({"": value}, max_bytes=sys.maxsize)
     except (UnfitResultError, ValueTooLargeError, RecursionError):
         return None
-    return stored[""] if is_storable(stored) else None
+    return stored[""] if fits_journal(stored) else None
 
 
 def _storable(text: str) -> str:

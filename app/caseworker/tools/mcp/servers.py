@@ -10,7 +10,7 @@ from typing import Any, Final
 from mcp.types import CallToolResult
 
 from caseworker.tools.mcp.config import ServerConfig
-from caseworker.tools.mcp.results import result_of
+from caseworker.tools.mcp.results import mcp_result_of
 from caseworker.tools.mcp.session import CallLostError, Session
 from caseworker.tools.mcp.tool_descriptions import spec_of
 from caseworker.tools.ports import (
@@ -103,7 +103,7 @@ class McpTool:
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Call the tool on its server."""
         try:
-            return await result_of(self.spec.name, await self._answer(args), context)
+            return await mcp_result_of(self.spec.name, await self._answer(args), context)
         except ServerUnavailableError as error:
             wait = error.retry_after_seconds
             return failure(str(error), SERVER_LOST, retry_after_seconds=wait)

@@ -42,10 +42,10 @@ from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import outside_spans
-from caseworker.tools.mcp.checked_stream import checked
+from caseworker.tools.mcp.checked_stream import checked_transport
 from caseworker.tools.mcp.config import ServerConfig
-from caseworker.tools.mcp.delivery import DELIVERY, Delivery
-from caseworker.tools.mcp.http import http_client, names_lost_session
+from caseworker.tools.mcp.delivery import DELIVERY, DeliveryState
+from caseworker.tools.mcp.http import names_lost_session, session_client
 from caseworker.tools.mcp.stdio import TOO_LARGE_CODE, stdio_transport
 from caseworker.tools.mcp.tool_descriptions import MAX_TOOLS, ServerTool, usable_tools
 from caseworker.tools.ports import ToolRefusedError
@@ -148,7 +148,7 @@ class Session:
             CallLostError: the server or its session was lost before the call was answered.
             ToolRefusedError: the call has no result; the error's code gives the reason.
         """
-        delivery = Delivery()
+        delivery = DeliveryState()
         if self.ended:
             raise CallLostError("The server was lost.", may_be_taken=False)
         call = asyncio.create_task(self._request(tool, args, delivery))
@@ -166,7 +166,7 @@ class Session:
             raise
 
     async def _request(
-        self, tool: str, args: Mapping[str, Any], delivery: Delivery
+        self, tool: str, args: Mapping[str, Any], delivery: DeliveryState
     ) -> CallToolResult:
         DELIVERY.set(delivery)
         clock, seconds = asyncio.get_running_loop().time, self.config.timeout_seconds
@@ -197,7 +197,7 @@ class Session:
         self.has_answered = True
         return answer
 
-    async def _failure_of(self, error: MCPError, delivery: Delivery) -> ToolRefusedError:
+    async def _failure_of(self, error: MCPError, delivery: DeliveryState) -> ToolRefusedError:
         """Return the failure of a call for an error of the protocol or of the transport."""
         if delivery.too_large:
             max_bytes = self.config.max_message_bytes
@@ -289,7 +289,7 @@ class Session:
             stdio_transport(config, self.end) if config.command else _http_transport(config)
         )
         return Client(
-            checked(config.name, transport, self._mask),
+            checked_transport(config.name, transport, self._mask),
             client_info=Implementation(name="caseworker", version="1"),
             message_handler=self._heard,
             cache=None,
@@ -304,7 +304,7 @@ class Session:
                 return
             self._at_once.clear()
             listed, self._listed = self._listed, asyncio.Event()
-            DELIVERY.set(delivery := Delivery())
+            DELIVERY.set(delivery := DeliveryState())
             try:
                 async with asyncio.timeout(self.config.start_timeout_seconds):
                     await self._list()
@@ -359,7 +359,7 @@ class Session:
 async def _http_transport(config: ServerConfig) -> AsyncIterator[TransportStreams]:
     """Open the SDK's transport with a client that is closed with it."""
     async with (
-        aclosing(http_client(config)) as client,
+        aclosing(session_client(config)) as client,
         streamable_http_client(
             config.url, http_client=client, max_sse_event_size=config.max_message_bytes
         ) as streams,

@@ -32,7 +32,7 @@ from mcp.types import (
 )
 
 from caseworker.tools.mcp.config import ServerConfig
-from caseworker.tools.mcp.delivery import DELIVERY, Delivery
+from caseworker.tools.mcp.delivery import DELIVERY, DeliveryState
 from caseworker.tools.mcp.lone_surrogates import replaced
 
 TOO_LARGE_CODE: Final = -32090
@@ -169,11 +169,11 @@ async def stdio_transport(
             ended(reason + output.strip())
 
     async def write() -> None:
-        delivery = Delivery()
+        delivery = DeliveryState()
         try:
             async for message in outgoing:
                 context = outgoing.last_context
-                delivery = (context and context.get(DELIVERY)) or Delivery()
+                delivery = (context and context.get(DELIVERY)) or DeliveryState()
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 delivery.may_be_taken = True
                 stdin.write(text.encode() + b"\n")

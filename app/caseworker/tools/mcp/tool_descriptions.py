@@ -15,7 +15,7 @@ from mcp.types import Tool as ListedTool
 from mcp.types import ToolAnnotations
 
 from caseworker.platform.logs.redaction import redact_text
-from caseworker.tools.arguments import ArgumentCheck, is_storable
+from caseworker.tools.arguments import ArgumentCheck, fits_journal
 from caseworker.tools.mcp.config import ServerConfig
 from caseworker.tools.ports import ToolSpec
 from caseworker.tools.servers import SERVER_LOST
@@ -82,7 +82,7 @@ def usable_tools(config: ServerConfig, listed: Iterable[ListedTool]) -> dict[str
 def _checked(config: ServerConfig, tool: ListedTool) -> ServerTool:
     if not _NAME.fullmatch(tool.name):
         raise ValueError("Its name must consist of at most 90 letters, digits and _ . / -")
-    if not is_storable(tool.input_schema):
+    if not fits_journal(tool.input_schema):
         raise ValueError("Its schema contains values that the database cannot store.")
     parameters = {**tool.input_schema, "type": "object"}
     description = _CONTROL.sub(" ", tool.description or tool.title or "")

@@ -18,7 +18,7 @@ class _UndecidedError(Exception):
     """The recalculation cannot decide."""
 
 
-def agrees(expression: str, value: str) -> bool | None:
+def expression_agrees(expression: str, value: str) -> bool | None:
     """Return whether an expression in Python notation evaluates to ``value``.
 
     Integers must be equal. Other numbers must agree to nine digits. None means undecidable.

@@ -38,7 +38,7 @@ def in_words(day: date) -> str:
     return f"{weekday_name(day)}, {month_and_day(day)}"
 
 
-def counted(number: int | str, unit: str) -> str:
+def with_unit(number: int | str, unit: str) -> str:
     """Return a number with its unit, such as ``1 day`` or ``2 days``."""
     return f"{number} {unit}" if str(number) == "1" else f"{number} {unit}s"
 

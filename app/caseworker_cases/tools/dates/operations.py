@@ -18,11 +18,11 @@ from caseworker_cases.tools.dates.calculation import (
     UNITS,
     WEEKDAYS,
     Unit,
-    counted,
     in_words,
     joined,
     outside_years,
     weekday_name,
+    with_unit,
 )
 from caseworker_cases.tools.dates.reader import DateReader, instant_of, iso_moment, split_time
 
@@ -239,8 +239,8 @@ def _distance(start: date, end: date, inputs: Inputs) -> ToolResult:
     else:
         units, rest = divmod(days, 7) if unit == "weeks" else (days, 0)
         parts = [(rest, "day")]
-    rest_texts = [counted(number, name) for number, name in parts if number]
-    text = joined([counted(units, unit[:-1]), *rest_texts])
+    rest_texts = [with_unit(number, name) for number, name in parts if number]
+    text = joined([with_unit(units, unit[:-1]), *rest_texts])
     return {"value": str(units), "text": text, "unit": unit, "days": days, **_ends(start, end)}
 
 
@@ -261,7 +261,7 @@ def _elapsed(inputs: Inputs) -> ToolResult:
     value = decimal_text(round(exact, DECIMALS))[0]
     result: ToolResult = {
         "value": value,
-        "text": counted(value, unit[:-1]),
+        "text": with_unit(value, unit[:-1]),
         "unit": unit,
         "seconds": decimal_text(seconds)[0],
         "date": one.isoformat(),
@@ -282,7 +282,7 @@ def _count_business_days(inputs: Inputs) -> ToolResult:
     start, end = sorted((inputs.day(), inputs.day("end_date")))
     count = calculation.count_of_business_days(start, end)
     both = f"from {in_words(start)} to {in_words(end)}, both included"
-    text = f"{counted(count, 'business day')} {both}"
+    text = f"{with_unit(count, 'business day')} {both}"
     return {"value": str(count), "text": text, **_ends(start, end)}
 
 

@@ -127,7 +127,7 @@ class Frame:
         rows = max(2, (picture.height - SPACE_ABOVE - SPACE_BELOW) // PIXELS_A_NUMBER)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=rows, steps=[1, 2, 2.5, 5, 10]))
         axes.yaxis.set_major_formatter(
-            FuncFormatter(lambda value, _: plain(value, ",.13g") + suffix)
+            FuncFormatter(lambda value, _: number_text(value, ",.13g") + suffix)
         )
         axes.grid(axis="y")
         axes.tick_params(pad=6)
@@ -193,7 +193,7 @@ def _write(figure: Figure, words: str, y: float, **style: Any) -> None:
         text.set_text(words + "\N{HORIZONTAL ELLIPSIS}")
 
 
-def plain(number: float, form: str) -> str:
+def number_text(number: float, form: str) -> str:
     """Format a number with a true minus sign, without -0; ``form`` is a spec such as ``,.2f``."""
     return format(number + 0.0, f"z{form}").replace("-", "\N{MINUS SIGN}")
 
@@ -309,7 +309,7 @@ def _days_to_the_edges(frame: Frame, room: float) -> None:
 
 def _end_label(one: Series, *, with_name: bool) -> str:
     last = one.values[-1]
-    return f"{one.name}  {plain(last, ',.1f')}" if with_name else plain(last, ",.2f")
+    return f"{one.name}  {number_text(last, ',.1f')}" if with_name else number_text(last, ",.2f")
 
 
 def _label_ends(frame: Frame, labels: Sequence[str]) -> None:
@@ -352,7 +352,7 @@ def _name_the_deepest(frame: Frame, index: int) -> None:
     axes.plot(places[index], value, "o", color=COLOURS[1], markersize=5, clip_on=False)
     left_half = places[index] <= (places[0] + places[-1]) / 2
     axes.annotate(
-        f"{plain(value, ',.1f')}% on {short_date(frame.picture.days[index])}",
+        f"{number_text(value, ',.1f')}% on {short_date(frame.picture.days[index])}",
         (places[index], value),
         xytext=(8 if left_half else -8, -3),
         textcoords="offset points",

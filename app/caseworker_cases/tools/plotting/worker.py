@@ -20,7 +20,7 @@ MAX_MEMORY_BYTES = 1 << 30
 TOO_LARGE, NOT_DRAWN = "too_large", "not_drawn"
 
 
-def main() -> None:
+def draw_until_closed() -> None:
     """Draw requested charts until the input ends."""
     # Standard output is reserved for replies; what libraries print is discarded.
     with os.fdopen(os.dup(1), "wb") as replies, open(os.devnull, "wb") as silence:
@@ -46,4 +46,4 @@ def _answer(picture: Picture, max_bytes: int) -> tuple[bytes, str]:
 
 
 if __name__ == "__main__":
-    main()
+    draw_until_closed()

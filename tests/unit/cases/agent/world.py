@@ -10,7 +10,7 @@ from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.ledger import Scope
-from caseworker.core.budget.retry import RetryPolicy
+from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
 from caseworker.core.budget.usage import NOTHING, Charge, ResourceUsage
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import WORKER_LOST
@@ -28,7 +28,6 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.toolset import toolset_type
 from caseworker.runs.journal.replay import reopened
-from caseworker.tools.dispatch import ONE_ATTEMPT
 from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.agent.case import CaseDefaults

@@ -95,6 +95,17 @@ def test_a_budget_is_shown_under_the_names_of_json() -> None:
     assert shown.keys() == {json_name(field.name) for field in fields(Budget)}
 
 
+def test_each_limit_of_a_budget_is_a_row_of_the_table_of_dimensions() -> None:
+    """The message about an exceeded limit, its JSON name and its unit come from the row."""
+    limited = {each.field: each for each in Dimension if each.headline}
+
+    assert limited.keys() == {field.name for field in fields(Budget)}
+    assert {each for each in Dimension if each.interrupts} == {Dimension.SECONDS}
+    for name, dimension in limited.items():
+        assert Budget(**{name: 3}).limits() == {dimension: 3}
+        assert json_name(name) == f"max_{dimension}"
+
+
 def test_a_budget_is_read_from_json_by_its_annotations() -> None:
     """Budgets are parsed strictly: an unknown name or an invalid value is rejected by name."""
     reader = TypeAdapter(Budget)

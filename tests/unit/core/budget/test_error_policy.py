@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.core.budget.retry import LONGEST_SECONDS, ErrorPolicy, WaitTooLong, verdict
+from caseworker.core.budget.retry import LONGEST_SECONDS, ErrorPolicy, GiveUp, Retry, decide_retry
 
 SOME_NODE = object()
 
@@ -81,10 +81,11 @@ def test_what_makes_sense_is_accepted(values: dict[str, Any]) -> None:
 def test_the_waits_grow_by_the_backoff() -> None:
     """The delays are 100, 300 and 900 ms; the fourth failure is final."""
     policy = ErrorPolicy(retry_count=3, retry_delay_ms=100, retry_backoff=3)
-    waits: list[Any] = [verdict(policy.retry, failed_attempts=n, jitter=0) for n in (1, 2, 3)]
+    decisions = [decide_retry(policy.retry, failed_attempts=n, jitter=0) for n in (1, 2, 3)]
 
-    assert waits == [pytest.approx(0.1), pytest.approx(0.3), pytest.approx(0.9)]
-    assert verdict(policy.retry, failed_attempts=4, jitter=0) is None
+    waits = [pytest.approx(0.1), pytest.approx(0.3), pytest.approx(0.9)]
+    assert [each.delay_seconds for each in decisions if isinstance(each, Retry)] == waits
+    assert decide_retry(policy.retry, failed_attempts=4, jitter=0) == GiveUp()
 
 
 @pytest.mark.req("000/E2")
@@ -93,8 +94,8 @@ def test_retries_come_before_every_decision(on_error: Any) -> None:
     """Each ``on_error`` mode applies only after the retries."""
     policy = ErrorPolicy(on_error=on_error, retry_count=1)
 
-    assert verdict(policy.retry, failed_attempts=1, jitter=0) is not None
-    assert verdict(policy.retry, failed_attempts=2, jitter=0) is None
+    assert isinstance(decide_retry(policy.retry, failed_attempts=1, jitter=0), Retry)
+    assert decide_retry(policy.retry, failed_attempts=2, jitter=0) == GiveUp()
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
@@ -102,9 +103,10 @@ def test_no_wait_goes_past_a_limit_of_time(left: float) -> None:
     """A retry whose delay would end after the time limit is skipped."""
     policy = ErrorPolicy(retry_count=1, retry_delay_ms=1000)
 
-    ruling = verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=left)
-    assert ruling == WaitTooLong(1.0, "the time that is left", left, False)
-    assert verdict(policy.retry, failed_attempts=1, jitter=0, seconds_left=1.1) == 1.0
+    decision = decide_retry(policy.retry, failed_attempts=1, jitter=0, seconds_left=left)
+    reason = f"The next attempt has to wait 1 s, which exceeds the time that is left ({left:g} s)."
+    assert decision == GiveUp(reason)
+    assert decide_retry(policy.retry, failed_attempts=1, jitter=0, seconds_left=1.1) == Retry(1.0)
 
 
 @given(
@@ -119,7 +121,7 @@ def test_no_wait_is_longer_than_a_day(
     """The delay stays below a day for any number of failures and any back-off."""
     policy = ErrorPolicy(retry_count=1000, retry_delay_ms=delay_ms, retry_backoff=backoff)
 
-    ruling = verdict(policy.retry, failed_attempts=attempts, jitter=jitter)
+    decision = decide_retry(policy.retry, failed_attempts=attempts, jitter=jitter)
 
-    assert isinstance(ruling, float)
-    assert 0 <= ruling <= LONGEST_SECONDS * 1.0001
+    assert isinstance(decision, Retry)
+    assert 0 <= decision.delay_seconds <= LONGEST_SECONDS * 1.0001

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.core.budget.retry import RetryPolicy, WaitTooLong, verdict
+from caseworker.core.budget.retry import GiveUp, RetryPolicy, decide_retry
 from tests.support.limits import retry_policy
 
 POLICY = retry_policy()
@@ -20,10 +20,10 @@ def _delay(
     draw: float = 0.0,
 ) -> float | None:
     """Return the back-off, or None if no further attempt is made."""
-    ruling = verdict(
+    ruling = decide_retry(
         policy, failed_attempts=failed_attempts, retry_after_seconds=asked, jitter=draw
     )
-    return None if isinstance(ruling, WaitTooLong) else ruling
+    return None if isinstance(ruling, GiveUp) else ruling.delay_seconds
 
 
 @pytest.mark.req("002/21.1", "002/13.2")
@@ -94,12 +94,11 @@ def test_a_wait_that_does_not_fit_is_explained(
     asked: float | None, left: float, explanation: str
 ) -> None:
     """The text names the limit, and whether the provider requested the wait."""
-    ruling = verdict(
+    ruling = decide_retry(
         POLICY, failed_attempts=1, retry_after_seconds=asked, jitter=0, seconds_left=left
     )
 
-    assert isinstance(ruling, WaitTooLong)
-    assert str(ruling) == explanation
+    assert ruling == GiveUp(explanation)
 
 
 @pytest.mark.parametrize("nonsense", [-5.0, 0.0, math.nan])
@@ -129,8 +128,8 @@ def test_no_wait_is_negative_or_longer_than_the_maximum(
     """The delay stays between zero and the maximum for any policy, draw and Retry-After."""
     policy = retry_policy(
         max_retries=5000,
-        base_seconds=base,
-        factor=factor,
+        initial_delay_seconds=base,
+        backoff_factor=factor,
         jitter=jitter,
         max_delay_seconds=highest,
     )
@@ -145,10 +144,10 @@ def test_no_wait_is_negative_or_longer_than_the_maximum(
     "wrong",
     [
         {"max_retries": -1},
-        {"base_seconds": -0.1},
-        {"base_seconds": math.inf},
-        {"factor": 0.5},
-        {"factor": math.nan},
+        {"initial_delay_seconds": -0.1},
+        {"initial_delay_seconds": math.inf},
+        {"backoff_factor": 0.5},
+        {"backoff_factor": math.nan},
         {"jitter": 1.1},
         {"max_delay_seconds": math.nan},
     ],

@@ -4,13 +4,12 @@ from decimal import Decimal
 
 import pytest
 
-from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.budget import Budget, Dimension, Unit
 from caseworker.core.budget.stops import Stop, StopKind
 from caseworker.core.budget.usage import (
     BudgetExceededError,
     Charge,
     ResourceUsage,
-    shown_amount,
 )
 
 SPENT: dict[str, tuple[Charge, str]] = {
@@ -180,4 +179,4 @@ def test_the_error_of_seed_000_needs_no_more_than_three_arguments() -> None:
 )
 def test_a_cost_has_no_trailing_zeros(amount: str, text: str) -> None:
     """The amounts of one message would otherwise have different numbers of digits."""
-    assert shown_amount(Dimension.COST_USD, Decimal(amount)) == text
+    assert Unit.US_DOLLARS.text(Decimal(amount)) == text

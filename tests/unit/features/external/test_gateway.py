@@ -10,7 +10,7 @@ from fastapi import Response
 
 from caseworker.features.external.clients import content_of, enter
 from caseworker.features.external.session import ProviderObjects
-from caseworker.gateway.admission import Admission, ClientRequest, require_readable
+from caseworker.gateway.admission import CallAdmission, ClientRequest, require_readable
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
 from caseworker.gateway.refusals import RELEASED, RefusedError
 from caseworker.gateway.serve import owned
@@ -77,7 +77,9 @@ async def test_a_request_with_the_model_in_its_path_calls_this_model() -> None:
         path_model="small",
     )
 
-    request = await Admission(cast("Any", None), ProviderObjects()).request(session, client_request)
+    request = await CallAdmission(cast("Any", None), ProviderObjects()).request(
+        session, client_request
+    )
 
     assert (request.alias, request.path) == ("small-alias", "/v1/models/m-1:generate")
     assert request.provider_body == {"messages": []}

@@ -23,7 +23,7 @@ from caseworker.core.budget.stops import (
     StopKind,
 )
 from caseworker.features.external.attempts import PendingReply
-from caseworker.features.external.end import RunEndedError, reported
+from caseworker.features.external.end import RunEndedError, client_error
 from caseworker.features.external.session import GatewaySession
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
 from caseworker.gateway.dialects.mcp import MCP
@@ -184,7 +184,7 @@ ENDS = {
 async def end_with(stop: Stop | None, session: GatewaySession, limit: asyncio.Event) -> None:
     """End a run as the stop does; None reports an error of the client."""
     if stop is None:
-        session.finish(None, reported("ValueError", "the tests fail"))
+        session.finish(None, client_error("ValueError", "the tests fail"))
     elif stop.is_limit:
         limit.set()
     else:  # a supervisor ends the step

@@ -6,8 +6,8 @@ import pytest
 
 from caseworker.gateway.admission import (
     MAX_VALUES,
-    references_in,
-    require_known,
+    object_references_in,
+    require_known_objects,
     require_readable,
 )
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
@@ -168,12 +168,12 @@ def test_references_to_unknown_objects_at_the_provider_are_refused(
 ) -> None:
     """Tenants share the account, so a request may only name objects of its tenant."""
     dialect = RESPONSES if "input" in body else MESSAGES
-    found = references_in(dialect.fields.read(body, limits_spending=False))
+    found = object_references_in(dialect.fields.read(body, limits_spending=False))
 
     assert found == [(place, reference)]
-    require_known(found, {reference})
+    require_known_objects(found, {reference})
     with pytest.raises(RefusedBodyError) as refused:
-        require_known(found, {"another"})
+        require_known_objects(found, {"another"})
     assert refused.value.field == place
     assert f"field {place} is not offered" in str(refused.value)
 
@@ -184,13 +184,13 @@ def test_references_to_unknown_objects_at_the_provider_are_refused(
 def test_what_is_no_id_is_refused_without_a_look_up(reference: Any) -> None:
     """The store cannot look up all texts: none of these can have been stored."""
     parts = RESPONSES.fields.read(_asked(previous_response_id=reference), limits_spending=False)
-    assert {each for _, each in references_in(parts)} <= {"", "resp_1"}
+    assert {each for _, each in object_references_in(parts)} <= {"", "resp_1"}
 
 
 @pytest.mark.parametrize("body", WHOLE)
 def test_items_that_a_client_writes_are_no_references(body: Any) -> None:
     """Their IDs name nothing that the provider would have to look up."""
-    assert references_in(RESPONSES.fields.read(body, limits_spending=False)) == []
+    assert object_references_in(RESPONSES.fields.read(body, limits_spending=False)) == []
 
 
 @pytest.mark.parametrize(("field", "body"), MALFORMED)

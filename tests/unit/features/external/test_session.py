@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caseworker.core.budget.stops import HandOver, StopKind
-from caseworker.features.external.end import reported
+from caseworker.features.external.end import client_error
 from caseworker.features.external.session import ExternalData, GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.runs.journal.journal import LostRunError
@@ -112,7 +112,7 @@ def test_the_first_finish_decides() -> None:
 
     async def finishing(session: GatewaySession) -> None:
         session.finish({"answer": 42})
-        session.finish(None, reported("ValueError", "late"))
+        session.finish(None, client_error("ValueError", "late"))
 
     outcome, seconds = executed(finishing)
     result: Any = outcome.steps[EXTERNAL_STEP].outputs

@@ -10,9 +10,9 @@ from caseworker.features.threads.history import (
     GO_ON,
     MAX_ANSWERS_WITH_CALLS,
     MAX_CALL_BYTES,
-    calls_of,
     history_of,
     spoken,
+    tool_calls_of,
 )
 from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message, ToolCall
@@ -34,7 +34,7 @@ def result(call_id: str, content: str) -> dict[str, str]:
 
 def said(*messages: Any) -> list[tuple[str, str]]:
     """Return roles and contents of the calls in the messages of an agent."""
-    found = calls_of(messages)
+    found = tool_calls_of(messages)
     for message in found:
         assert (message.tool_call_id is not None) == (message.role == "tool")
     return [(one.role, one.content or ",".join(it.id for it in one.tool_calls)) for one in found]

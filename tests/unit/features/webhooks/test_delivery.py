@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from caseworker.features.webhooks.attempts import message_of, verdict_of
+from caseworker.features.webhooks.attempts import verdict_of, webhook_body
 from caseworker.features.webhooks.delivery import DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.feature import delivery_limits
 from caseworker.features.webhooks.secrets import new_secret
@@ -101,7 +101,7 @@ def test_a_result_or_input_that_is_too_long_is_left_out() -> None:
     view = {**run, "input": "y" * 400, "result": {"answer": "x" * 500}}
 
     whole, shorter, short = (
-        message_of("run.completed", view, max_bytes=most) for most in (2000, 700, 300)
+        webhook_body("run.completed", view, max_bytes=most) for most in (2000, 700, 300)
     )
 
     assert json.loads(whole)["data"] == view

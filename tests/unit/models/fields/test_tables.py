@@ -10,8 +10,8 @@ import pytest
 from caseworker.models.fields.table import (
     MAX_CHOICES,
     Fields,
+    FieldSection,
     RefusedBodyError,
-    Section,
     Table,
     UndecidedFieldError,
     Use,
@@ -404,10 +404,10 @@ def test_a_table_cannot_decide_a_field_twice() -> None:
     """Otherwise the order of its rows would decide."""
     rows = (Fields(Use.FREE, "a.b"), Fields(Use.TEXT, "a.{b,c}"))
     with pytest.raises(ValueError, match="two rows"):
-        Table("test", Section(title="", at=("",), rows=rows))
+        Table("test", FieldSection(title="", at=("",), rows=rows))
 
 
 def test_a_table_refuses_a_malformed_path() -> None:
     """A mistake in a row is found when the module is imported."""
     with pytest.raises(ValueError, match="not a path"):
-        Table("test", Section(title="", at=("",), rows=(Fields(Use.FREE, "a..b"),)))
+        Table("test", FieldSection(title="", at=("",), rows=(Fields(Use.FREE, "a..b"),)))

@@ -25,7 +25,7 @@ from caseworker.models.recorded import (
     Recorder,
     RecordingProvider,
     case_of,
-    request_hash,
+    sent_hash,
 )
 
 HEADER = {"models": [{"model": "m"}]}
@@ -138,8 +138,8 @@ def test_whatever_is_sent_tells_requests_apart(changes: dict[str, Any], changed:
     """Every sent field and the model count; the timeout does not."""
     one = asking()
 
-    assert (request_hash("m", one) != request_hash("m", replace(one, **changes))) is changed
-    assert request_hash("m", one) != request_hash("other", one)
+    assert (sent_hash("m", one) != sent_hash("m", replace(one, **changes))) is changed
+    assert sent_hash("m", one) != sent_hash("other", one)
 
 
 async def test_a_failure_is_kept_if_no_retry_has_mended_it(tmp_path: Path) -> None:

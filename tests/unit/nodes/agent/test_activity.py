@@ -65,7 +65,7 @@ async def test_an_answer_that_is_tried_again_is_written_anew() -> None:
         raise ModelError("Broken.", retryable=True)
 
     here = world(breaks_off, "It is 42.")
-    here.gateway._retry = retry_policy(max_retries=1, base_seconds=0.001)
+    here.gateway._retry = retry_policy(max_retries=1, initial_delay_seconds=0.001)
 
     await here.run(asking(agent()), default="?")
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from caseworker.core.budget.retry import ONE_ATTEMPT
 from caseworker.core.trace.payloads import REDACTED
 from caseworker.engine.driver import GraphExecution
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.functions import offered_functions
 from caseworker.nodes.agent.node import agent_type
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.tools.dispatch import ONE_ATTEMPT, ToolDispatch
+from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.tools.calculator import Calculator

@@ -18,7 +18,7 @@ from caseworker_cases.tools.analysis.metrics import (
     simple_returns,
 )
 from caseworker_cases.tools.analysis.observations import Observations, common
-from caseworker_cases.tools.numeric_analysis import rounded
+from caseworker_cases.tools.numeric_analysis import rounded_floats
 
 PRICES = st.lists(st.floats(0.01, 1e6), min_size=4, max_size=40)
 OPTIONS = Options(window=20, periods_per_year=252)
@@ -113,7 +113,7 @@ def test_two_series_meet_on_their_common_days() -> None:
 @given(number=st.floats(allow_nan=False, allow_infinity=False), decimals=st.integers(0, 10))
 def test_rounding_changes_a_number_by_half_a_place_at_most(number: float, decimals: int) -> None:
     """Very large numbers have no decimals to round."""
-    shown = rounded(number, decimals)
+    shown = rounded_floats(number, decimals)
 
     assert abs(shown - number) <= 0.5000001 * 10.0**-decimals + abs(number) * 1e-15
 
@@ -124,11 +124,11 @@ def test_rounding_changes_a_number_by_half_a_place_at_most(number: float, decima
 )
 def test_without_a_wish_four_decimals_and_six_digits_are_kept(number: float, shown: float) -> None:
     """A small slope keeps its digits, and a price is not cut."""
-    assert rounded(number, None) == shown
+    assert rounded_floats(number, None) == shown
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_never_leaves(number: float) -> None:
     """Non-finite numbers deep inside a result are caught too."""
     with pytest.raises(ToolRefusedError):
-        rounded({"recent": [{"value": number}]}, None)
+        rounded_floats({"recent": [{"value": number}]}, None)

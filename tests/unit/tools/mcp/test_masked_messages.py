@@ -13,7 +13,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCResponse
 
 from caseworker.platform.logs.secret_mask import SecretMask, secrets_in
-from caseworker.tools.mcp.checked_stream import checked
+from caseworker.tools.mcp.checked_stream import checked_transport
 
 PASSWORD = "p\u00e4ssw\u00f6rd-\u20ac/\U0001f600hidden"
 FORMS: dict[str, Callable[[str], str]] = {
@@ -59,7 +59,9 @@ async def test_a_variable_is_masked_in_every_message(form: str, place: str) -> N
     async with AsyncExitStack() as stack:
         for stream in (sending, written, receiving, writing):
             await stack.enter_async_context(stream)
-        reading, _ = await stack.enter_async_context(checked("program", transport(), mask))
+        reading, _ = await stack.enter_async_context(
+            checked_transport("program", transport(), mask)
+        )
         await sending.send(SessionMessage(PLACES[place](FORMS[form](PASSWORD))))
         received = await reading.receive()
 

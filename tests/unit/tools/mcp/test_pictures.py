@@ -7,7 +7,7 @@ import pytest
 from mcp.types import CallToolResult, ImageContent
 
 from caseworker.tools.artifacts import SavedArtifact, artifact_name
-from caseworker.tools.mcp.results import result_of
+from caseworker.tools.mcp.results import mcp_result_of
 from tests.support.mcp_servers import CONTEXT
 
 PICTURES = {
@@ -39,7 +39,7 @@ class KeepOutcome:
 async def given(media_type: str, data: bytes) -> tuple[KeepOutcome, object]:
     picture = ImageContent(data=base64.b64encode(data).decode(), mime_type=media_type)
     kept = KeepOutcome()
-    result = await result_of(
+    result = await mcp_result_of(
         "h.draw", CallToolResult(content=[picture]), replace(CONTEXT, artifacts=kept)
     )
     return kept, result.get("omitted")

@@ -9,7 +9,7 @@ import pytest
 from mcp.types import CallToolResult
 
 from caseworker.tools.artifacts import ArtifactSink, SavedArtifact, artifact_name
-from caseworker.tools.mcp.results import MAX_FILES, result_of
+from caseworker.tools.mcp.results import MAX_FILES, mcp_result_of
 from caseworker.tools.ports import ToolResult
 from tests.support.mcp_servers import CONTEXT
 
@@ -44,7 +44,7 @@ async def converted(
     if structured is not None:
         answer["structuredContent"] = structured
     context = replace(CONTEXT, artifacts=kept)
-    return await result_of("shop.orders", CallToolResult.model_validate(answer), context)
+    return await mcp_result_of("shop.orders", CallToolResult.model_validate(answer), context)
 
 
 def embedded(**resource: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from caseworker_cases.tools.plotting.drawing import (
     apart,
     drawn,
     framed,
-    plain,
+    number_text,
 )
 from tests.unit.tools.plotting.pictures import CANDLES, COMPARISON, EVERY_KIND, LINE
 
@@ -260,7 +260,7 @@ def test_any_prices_can_be_drawn(values: list[float], kind: Kind) -> None:
 )
 def test_numbers_have_separators_and_a_real_minus(number: float, form: str, text: str) -> None:
     """Zero never has a minus sign."""
-    assert plain(number, form) == text
+    assert number_text(number, form) == text
 
 
 def test_a_day_is_named_without_regard_to_the_language_of_the_system() -> None:

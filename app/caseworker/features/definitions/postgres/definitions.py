@@ -36,6 +36,7 @@ from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import exact_dump
+from caseworker.platform.postgres.locks import LOCK_DEFINITIONS
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.postgres.rows import decode_cursor, page_of
@@ -191,7 +192,7 @@ class PostgresDefinitions:
                 the name without a version and no version would remain.
         """
         async with transaction(self._engines.work, tenant) as connection:
-            await _lock(connection, tenant)
+            await connection.exec_driver_sql(LOCK_DEFINITIONS, (tenant,))
             versions = select(definitions.c.version).where(_live(tenant, ref.kind, ref.name))
             live = set((await connection.scalars(versions)).all())
             doomed = live if ref.version is None else live & {ref.version}
@@ -215,7 +216,7 @@ class PostgresDefinitions:
 
 
 async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) -> Registered:
-    await _lock(connection, new.tenant)
+    await connection.exec_driver_sql(LOCK_DEFINITIONS, (new.tenant,))
     own_ref = DefinitionRef(new.name, kind=new.kind)
     heads = await _heads_of(connection, new.tenant, {own_ref, *new.uses})
     newest = heads.get(own_ref)
@@ -245,12 +246,6 @@ async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) ->
     target = f"{new.name}@{row.version}"
     await record(connection, new.tenant, Act(f"{new.kind.value}.registered"), target)
     return Registered(_head(row), created=True)
-
-
-async def _lock(connection: AsyncConnection, tenant: str) -> None:
-    """Serialize registrations and deletions of a tenant until this transaction ends."""
-    lock = func.hashtextextended(f"graphs\n{tenant}", 0)
-    await connection.execute(select(func.pg_advisory_xact_lock(lock)))
 
 
 async def _heads_of(

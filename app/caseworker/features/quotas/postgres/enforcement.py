@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.budget.accounts import TENANT
+from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.errors import QuotaExceededError, RateState
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.run_statements import BY_CALLS
@@ -28,8 +29,6 @@ FULL_SECONDS = 60
 LOOKED_AT = 100
 """Maximum number of queued runs that are checked to find out whether a new run would overtake
 them."""
-
-LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
 
 FIELDS = tuple(Quota.__dataclass_fields__)
 QUOTAS = f"SELECT {', '.join(FIELDS)}, updated_at, tenant_id FROM quotas"  # noqa: S608 - fields
@@ -227,7 +226,7 @@ class QuotaChecks:
         if quota == UNLIMITED and new.queueing.concurrency_key is None:
             return None
         tenant = new.key.tenant
-        await connection.exec_driver_sql(LOCK, (tenant,))
+        await connection.exec_driver_sql(LOCK_TENANT, (tenant,))
         parameters = {
             "tenant": tenant,
             "key": new.queueing.concurrency_key,
@@ -262,7 +261,7 @@ async def storing(connection: AsyncConnection, tenant: str, quota: Quota) -> Asy
     if not limits:
         yield
         return
-    await connection.exec_driver_sql(LOCK, (tenant,))
+    await connection.exec_driver_sql(LOCK_TENANT, (tenant,))
     before = (await connection.exec_driver_sql(STORED_USE, {"tenant": tenant})).mappings().one()
     yield
     after = (await connection.exec_driver_sql(STORED_USE, {"tenant": tenant})).mappings().one()

@@ -12,7 +12,6 @@ from caseworker.features.quotas.postgres.enforcement import (
     COSTS,
     COUNTS,
     FIELDS,
-    LOCK,
     QUOTAS,
     STORED_USE,
     quota_in,
@@ -22,6 +21,7 @@ from caseworker.features.quotas.usage import WARN_PERCENT, NearlyFull, QuotaUse,
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.quotas import STORED, Quota
@@ -80,7 +80,7 @@ class PostgresQuotas:
         values = {name: getattr(quota, name) for name in FIELDS}
         values["models"] = None if quota.models is None else list(quota.models)
         async with transaction(self._pool) as connection:
-            await connection.exec_driver_sql(LOCK, (tenant,))
+            await connection.exec_driver_sql(LOCK_TENANT, (tenant,))
             await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
             await _notify(connection, tenant)
             await record(connection, tenant, Act.QUOTA_SET, tenant)

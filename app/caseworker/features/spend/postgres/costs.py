@@ -27,13 +27,6 @@ from caseworker.runs.read.postgres.run_listing import AGENT_NAME, RUNS_AN_AGENT
 FIRST: Final = datetime.min.replace(tzinfo=UTC)
 LAST: Final = datetime.max.replace(tzinfo=UTC)
 
-_LOCK: Final = "advisory_xact_lock(hashtextextended('costs', 3))"
-LOCK_SUMS: Final = f"SELECT pg_{_LOCK}"
-"""Wait for the process that merges sums; no process merges until this transaction ends."""
-
-TRY_LOCK_SUMS: Final = f"SELECT pg_try_{_LOCK}"
-"""Return whether this transaction holds the lock that lets one process at a time keep costs."""
-
 KEEP: Final = "SELECT caseworker_fill_costs(500)::integer + caseworker_sum_costs(5000)::integer > 0"
 """Store the costs of some runs that may lack them, add stored costs to the sums, and merge sums.
 Return whether there may be more."""

@@ -15,7 +15,6 @@ from caseworker.features.spend.postgres.costs import (
     AGENT,
     FIND_GAPS,
     KEEP,
-    TRY_LOCK_SUMS,
     bounds_of,
     kept_costs,
     kept_costs_by_run,
@@ -24,6 +23,7 @@ from caseworker.features.spend.postgres.costs import (
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.engines import Pool, transaction
+from caseworker.platform.postgres.locks import TRY_LOCK_COSTS
 
 Period = Literal["day", "month"]
 
@@ -141,7 +141,7 @@ class PostgresCosts:
             StoreUnavailableError: the database is unavailable or too busy.
         """
         async with transaction(self._pool, statement_ms=KEEP_STATEMENT_MS) as connection:
-            if (await connection.exec_driver_sql(TRY_LOCK_SUMS)).scalar_one():
+            if (await connection.exec_driver_sql(TRY_LOCK_COSTS)).scalar_one():
                 await connection.exec_driver_sql(FIND_GAPS)
 
     async def keep(self) -> bool:

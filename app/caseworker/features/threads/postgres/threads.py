@@ -165,7 +165,7 @@ DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePlace:
     """A message in its thread."""
 
     state: ThreadState
@@ -319,7 +319,7 @@ class PostgresThreads:
 
     async def place(
         self, tenant: str, thread_id: str, message_id: str | None
-    ) -> tuple[Thread, Place] | None:
+    ) -> tuple[Thread, MessagePlace] | None:
         """Return a thread with the place of a message, or of the newest one for None.
 
         Returns None if the thread does not exist.
@@ -363,7 +363,7 @@ def reply_rows(messages: Sequence[ThreadMessage]) -> list[dict[str, Any]]:
     ]
 
 
-def refusal_of(error: Exception) -> Exception | None:
+def storage_refusal_of(error: Exception) -> Exception | None:
     """Return why the messages of a run cannot be stored; None if ``error`` is another one."""
     reason = error.orig if isinstance(error, DBAPIError) else error
     if not isinstance(reason, psycopg.Error):
@@ -377,7 +377,7 @@ def refusal_of(error: Exception) -> Exception | None:
     return RunConflictError()
 
 
-def _place(row: Row) -> Place:
+def _place(row: Row) -> MessagePlace:
     message = None
     if row["message_id"] is not None:
         message = ThreadMessage(
@@ -390,7 +390,7 @@ def _place(row: Row) -> Place:
     answer = None if row["answer"] is None else StoredAnswer.of_json(row["answer"])
     state = ThreadState(row["created_at"], row["erasures"])
     complete, size = row["complete"], int(row["bytes"])
-    return Place(state, message, answer, row["messages"], size, complete=complete)
+    return MessagePlace(state, message, answer, row["messages"], size, complete=complete)
 
 
 def _thread(row: Row) -> Thread:

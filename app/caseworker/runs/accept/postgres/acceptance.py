@@ -13,33 +13,47 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.errors import LockNotAvailable
+from sqlalchemy.dialects import postgresql
 
 from caseworker.platform.postgres.group_commit import Later
 from caseworker.platform.postgres.json_text import dump
+from caseworker.platform.postgres.locks import TRY_IDEMPOTENCY_KEY
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.postgres.queue_jobs import EXECUTE, QUEUE
-from caseworker.runs.postgres.rows import Row, new_run_to_json
+from caseworker.runs.postgres.rows import ACCEPTED_COLUMNS, Row, new_run_to_json
+from caseworker.runs.postgres.tables import runs
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import NewRun, RunKey
 
-_INSERT = """
+_DIALECT: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
+_KEY: Final = ("tenant_id", "run_id")
+_DEFAULTS: Final = {"priority": "coalesce(priority, 0)"}
+"""SQL for columns that are not null, although the row leaves out their default."""
+
+
+def _type(column: str) -> str:
+    return runs.c[column].type.compile(_DIALECT).lower()
+
+
+_NAMES = ", ".join(ACCEPTED_COLUMNS)
+_VALUES = ", ".join({**{name: name for name in ACCEPTED_COLUMNS}, **_DEFAULTS}.values())
+_TYPED = ", ".join(f"{name} {_type(name)}" for name in ACCEPTED_COLUMNS)
+_REPLACED = ", ".join(f"{name} = excluded.{name}" for name in ACCEPTED_COLUMNS if name not in _KEY)
+
+_INSERT = f"""
 INSERT INTO runs (
-    tenant_id, run_id, kind, request, request_hash, idempotency_key, metadata, created_at,
-    priority, concurrency_key, concurrency_limit, deadline, webhook,
+    {_NAMES}, created_at,
     status, fence, attempts, worker_id, queued_at, claimed_at, started_at
 )
-SELECT tenant_id, run_id, kind, request, request_hash, idempotency_key, metadata, now.at,
-    coalesce(priority, 0), concurrency_key, concurrency_limit, deadline, webhook,
+SELECT {_VALUES}, now.at,
     CASE WHEN claimed THEN 'running' ELSE 'queued' END, claimed::integer, claimed::integer,
     worker_id, CASE WHEN NOT claimed THEN greatest(now.at, start_at) END,
     CASE WHEN claimed THEN now.at END, CASE WHEN claimed THEN now.at END
 FROM json_to_recordset(%s::json) AS new(
-    tenant_id text, run_id text, kind text, request jsonb, request_hash text,
-    idempotency_key text, metadata jsonb, worker_id text, claimed boolean,
-    priority smallint, concurrency_key text, concurrency_limit integer, deadline timestamptz,
-    webhook jsonb, start_at timestamptz, max_stored_bytes bigint, remembered jsonb
+    {_TYPED}, worker_id text, claimed boolean,
+    start_at timestamptz, max_stored_bytes bigint, remembered jsonb
 ), (SELECT clock_timestamp() AS at) AS now
-"""
+"""  # noqa: S608
 
 NEARLY_FULL_BYTES = 1 << 28
 """Remaining storage, in bytes, below which a tenant's runs are accepted one by one.
@@ -69,11 +83,11 @@ _QUEUES_FREELY = _HAS_NO_LIMIT.format(
 )
 """Like :data:`_HAS_NO_LIMIT`, for runs that are queued: claims enforce ``max_running``."""
 
-_MEETS_NOTHING = """{has_no_limit} AND (idempotency_key IS NULL
-    OR pg_try_advisory_xact_lock(hashtextextended(tenant_id || E'\\n' || idempotency_key, 0)))
-    AND (request #> '{{chat,reply}}' IS NULL OR EXISTS (
+_MEETS_NOTHING = f"""{{has_no_limit}} AND (idempotency_key IS NULL
+    OR {TRY_IDEMPOTENCY_KEY})
+    AND (request #> '{{{{chat,reply}}}}' IS NULL OR EXISTS (
         SELECT FROM threads WHERE threads.tenant_id = new.tenant_id
-            AND threads.thread_id = request #>> '{{chat,thread_id}}'
+            AND threads.thread_id = request #>> '{{{{chat,thread_id}}}}'
         FOR NO KEY UPDATE SKIP LOCKED))
 """
 
@@ -85,9 +99,10 @@ RETURNING tenant_id, run_id, created_at
 """Insert runs without conflicts and return them; use :data:`ACCEPT_ONE` for the rest.
 
 A run is not inserted if a run or an earlier cancel request has its ID. It is not inserted if its
-idempotency key exists, or is locked with :data:`LOCK_KEY`. It is also not inserted if it might have
-to wait for other runs of its tenant, or if its remembered definition has changed. A run that
-answers in a thread is left out if the thread is locked or gone, so the batch never waits for it.
+idempotency key exists, or is locked with :data:`LOCK_IDEMPOTENCY_KEY`. It is also not inserted if
+it might have to wait for other runs of its tenant, or if its remembered definition has changed. A
+run that answers in a thread is left out if the thread is locked or gone, so the batch never waits
+for it.
 
 The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """
@@ -148,9 +163,6 @@ again. The queue holds ``most`` runs, or twice as many for tenants with fewer th
 runs. A run that may use this extra capacity is not returned.
 """
 
-LOCK_KEY = "SELECT pg_advisory_xact_lock(hashtextextended(%s || E'\\n' || %s, 0))"
-"""Lock an idempotency key of a tenant until the transaction ends."""
-
 _PENDING = "runs.pending_cancel_expires_at > excluded.created_at"
 
 _WHERE_PENDING = {
@@ -171,12 +183,8 @@ _SET_BY_PENDING = ", ".join(
 
 ACCEPT_ONE = f"""{_INSERT}
 ON CONFLICT (tenant_id, run_id) DO UPDATE SET
-    kind = excluded.kind, request = excluded.request, request_hash = excluded.request_hash,
-    idempotency_key = excluded.idempotency_key, metadata = excluded.metadata,
-    created_at = excluded.created_at, pending_cancel_expires_at = NULL,
-    webhook = excluded.webhook, priority = excluded.priority,
-    concurrency_key = excluded.concurrency_key, concurrency_limit = excluded.concurrency_limit,
-    deadline = excluded.deadline, fence = runs.fence + CASE WHEN runs.fence > 0 THEN 1
+    {_REPLACED}, created_at = excluded.created_at, pending_cancel_expires_at = NULL,
+    fence = runs.fence + CASE WHEN runs.fence > 0 THEN 1
         WHEN {_PENDING} THEN 0 ELSE excluded.fence END, {_SET_BY_PENDING}
 WHERE runs.request IS NULL
 RETURNING created_at, fence, cancel_requested_at, cancel_requested_by, cancel_reason

@@ -22,11 +22,11 @@ from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
+from caseworker.platform.postgres.locks import LOCK_IDEMPOTENCY_KEY
 from caseworker.runs.accept.postgres.acceptance import (
     ACCEPT_ONE,
     COUNT_QUEUED,
     COUNT_QUEUED_OF,
-    LOCK_KEY,
     RunInsert,
     few_of_queue,
 )
@@ -420,7 +420,7 @@ async def _has_place(connection: AsyncConnection, new: NewRun, max_queued: int) 
 async def _earlier_by_key(connection: AsyncConnection, new: NewRun) -> Run | None:
     """Return the run with this idempotency key, and lock the key until the transaction commits."""
     key = new.key.tenant, new.idempotency_key
-    await connection.exec_driver_sql(LOCK_KEY, key)
+    await connection.exec_driver_sql(LOCK_IDEMPOTENCY_KEY, key)
     rows = await connection.exec_driver_sql(RUN_OF_KEY, key)
     row = rows.mappings().one_or_none()
     if row is None:

@@ -242,21 +242,7 @@ _EVENT_COLUMNS = ("seq", "ts", "step_id", "node_id")
 CALL_KEY: Final = "call_key"
 """Key in a node's metadata that holds the call key, which is also in a column of the row."""
 
-DIMENSIONS: Final = {
-    "tokens": "t",
-    "seconds": "s",
-    "steps": "p",
-    "api_calls": "a",
-    "cost_usd": "c",
-    "llm_calls_small": "m",
-    "llm_calls_big": "b",
-    "tool_calls": "o",
-    "turns": "r",
-    "tokens_estimated": "e",
-    "cost_usd_estimated": "f",
-    "unpriced_calls": "u",
-}
-"""One-letter names for the dimensions of a charge; the database view uses the same names."""
+_LETTERS: Final[Mapping[str, str]] = {each: each.letter for each in Dimension if each.letter}
 
 _NODE_FIELDS = frozenset(FIELDS)
 
@@ -291,7 +277,7 @@ def brief_call(record: CallRecord) -> list[Any] | None:
         node["cost_usd"],
         node["tokens_in"],
         node["tokens_out"],
-        {DIMENSIONS.get(name, name): amount for name, amount in record.charge.items()},
+        {_LETTERS.get(name, name): amount for name, amount in record.charge.items()},
         about,
     ]
     if node["retries_used"] or node["stop_reason"] is not None or node["error_class"] is not None:

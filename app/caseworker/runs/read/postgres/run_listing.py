@@ -32,7 +32,7 @@ from sqlalchemy.dialects.postgresql import JSONB, array
 from caseworker.platform.logs.redaction import LOOKAHEAD_CHARS
 from caseworker.runs.ports import LISTED_INPUT_CHARS, RunFilter, json_of_text
 from caseworker.runs.postgres.rows import decode_cursor
-from caseworker.runs.postgres.tables import INSTANT, runs
+from caseworker.runs.postgres.tables import CALLER_JSON, INSTANT, runs
 from caseworker.runs.run import TERMINAL, RunStatus
 
 LIST_STATEMENT_MS = 3000
@@ -63,7 +63,8 @@ listing does not show them. The settings of external runs are kept for their nam
 
 _PAGE = select(*_LISTED).order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
 
-_SIZE = f"(octet_length(metadata::text) + {RUN_BYTES})"
+_CALLER_BYTES = " + ".join(f"octet_length({name}::text)" for name in CALLER_JSON)
+_SIZE = f"({_CALLER_BYTES} + {RUN_BYTES})"
 _ORDER = "created_at DESC, run_id DESC"
 _ALL = literal_column("*", Text)
 _COUNTED = select(
@@ -117,7 +118,7 @@ _NEWEST_FIRST = [column.desc() for column in _PLACE]
 _STOPPABLE = [status for status in RunStatus if status not in TERMINAL]
 
 
-def page_of(tenant: str, run_filter: RunFilter) -> Select[Any]:
+def page_query(tenant: str, run_filter: RunFilter) -> Select[Any]:
     """Return the query for a page of runs, newest first, plus one run if there are more.
 
     If the page exceeds ``max_bytes``, only runs that start within that limit are returned. Each row

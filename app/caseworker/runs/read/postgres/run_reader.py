@@ -31,7 +31,7 @@ from caseworker.runs.ports import EventPage, Notification, RunFilter, SpentSoFar
 from caseworker.runs.postgres.rows import encode_cursor, run_from_row
 from caseworker.runs.postgres.run_statements import SPENT
 from caseworker.runs.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
-from caseworker.runs.read.postgres.run_listing import LIST_STATEMENT_MS, page_of
+from caseworker.runs.read.postgres.run_listing import LIST_STATEMENT_MS, page_query
 from caseworker.runs.run import TERMINAL, CallRecord, Run, RunKey
 
 _RUNS = f"SELECT {', '.join(runs.c.keys())} FROM runs WHERE request IS NOT NULL"  # noqa: S608
@@ -194,7 +194,7 @@ class PostgresRunReader:
 
     async def find(self, tenant: str, run_filter: RunFilter) -> Page[Run]:
         """Return a page of runs, newest first."""
-        page = page_of(tenant, run_filter)
+        page = page_query(tenant, run_filter)
         async with self._listing(tenant, run_filter) as connection:
             rows = (await connection.execute(page)).mappings().all()
         listed = [run_from_row(row) for row in rows[: run_filter.limit]]
