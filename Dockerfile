@@ -9,17 +9,19 @@ RUN pip install --no-cache-dir "uv==${UV_VERSION}"
 WORKDIR /srv/caseworker
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY clients/python clients/python
+COPY app/caseworker_cases/pyproject.toml app/caseworker_cases/
 # The database is a service of its own here, so the extra with one stays out.
 ARG EXTRAS="--extra cases --extra otel"
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked --no-dev ${EXTRAS} --no-install-project
+    uv sync --locked --no-dev ${EXTRAS} --no-install-workspace
 COPY app app
 COPY docs/extending.md docs/extending.md
 COPY migrations migrations
-# An editable package would not be compiled, and the user of the image cannot write bytecode.
-# Without the refresh, the cache returns the package of an earlier source with the same version.
+# Editable packages would not be compiled, and the user of the image cannot write bytecode.
+# Without the refresh, the cache returns packages of an earlier source with the same version.
 RUN --mount=type=cache,target=/root/.cache/uv \
-    uv sync --locked --no-dev --no-editable --refresh-package caseworker ${EXTRAS}
+    uv sync --locked --no-dev --no-editable --refresh-package caseworker \
+    --refresh-package caseworker-cases ${EXTRAS}
 
 FROM python:${PYTHON_VERSION}-slim
 # --build-arg REVISION=$(git rev-parse HEAD) --build-arg SOURCE=URL say where the image comes from.

@@ -20,7 +20,7 @@
 #                  Docker or Podman with Compose
 #   make test-pythons  run the unit tests under each installed Python from 3.11 to 3.14
 #   make pictures  take the screenshots of docs/pictures
-#   make dist      build the wheels and source archives of the service and the client, in dist/
+#   make dist      build the wheels and source archives of the service, cases and the client, in dist/
 #   make sbom      write all dependencies and their hashes to dist/sbom.json, in CycloneDX
 #   make audit     check all dependencies for known vulnerabilities; fails without an answer
 #   make clean     remove the output of these commands; data/ stays
@@ -112,7 +112,8 @@ checked-types-of-all:
 
 checked-layers:
 	$(BIN)/lint-imports
-	$(BIN)/deptry app
+	$(BIN)/deptry app/caseworker
+	$(BIN)/deptry app/caseworker_cases --config app/caseworker_cases/pyproject.toml
 	$(BIN)/deptry clients/python --config clients/python/pyproject.toml
 
 checked-words:
@@ -188,7 +189,9 @@ $(UV_STAMP): $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv==$(UV_VERSION)"
 	@touch $@
 
-$(SYNC_STAMP): pyproject.toml clients/python/pyproject.toml uv.lock $(UV_STAMP)
+MEMBERS := app/caseworker_cases/pyproject.toml clients/python/pyproject.toml
+
+$(SYNC_STAMP): pyproject.toml $(MEMBERS) uv.lock $(UV_STAMP)
 	@echo "Installing into $(VENV) ..."
 	@$(BIN)/uv sync --locked --all-extras --inexact --quiet
 	@touch $@

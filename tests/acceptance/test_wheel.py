@@ -1,4 +1,4 @@
-"""The installed service: a complete wheel, outside any source tree."""
+"""The installed service: complete wheels, outside any source tree."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
 from urllib.request import urlopen
+from zipfile import ZipFile
 
 import httpx
 import pytest
@@ -19,7 +20,12 @@ from tests.support.processes import ChildProcess
 from tests.support.service import model_settings
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+CASES = ROOT / "app" / "caseworker_cases"
+PROJECTS = [
+    tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+    for folder in (ROOT, CASES)
+]
+PROJECT = PROJECTS[0]
 UV = Path(sys.executable).parent / "uv"
 
 pytestmark = pytest.mark.proof
@@ -32,12 +38,13 @@ def uv(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with only the wheel, built from the sdist."""
+    """Return a folder with only the wheels of the service and of cases, built from sdists."""
     folder = tmp_path_factory.mktemp("wheel")
-    uv("build", "--quiet", "--out-dir", folder / "dist", ROOT)
-    [wheel] = (folder / "dist").glob("caseworker-*.whl")
+    for project in (ROOT, CASES):
+        uv("build", "--quiet", "--out-dir", folder / "dist", project)
+    wheels = (folder / "dist").glob("*.whl")
     target = ("--target", folder / "installed", "--python", sys.executable)
-    uv("pip", "install", "--quiet", "--offline", "--no-deps", *target, wheel)
+    uv("pip", "install", "--quiet", "--offline", "--no-deps", *target, *wheels)
     return folder / "installed"
 
 
@@ -66,29 +73,59 @@ def empty_database_url(postgres: TestServer) -> Iterator[str]:
         yield url
 
 
-def test_it_holds_all_files_and_entry_points(installed: Path) -> None:
-    """The wheel has the package, migrations, pages and styles, but no tests."""
-    [metadata] = installed.glob("caseworker-*.dist-info/METADATA")
-    assert "Project-URL: Homepage, https://" in metadata.read_text()
+def test_they_hold_all_files_and_entry_points(installed: Path) -> None:
+    """The wheels have the packages, migrations, pages and styles, but no tests."""
     tracked = subprocess.run(
         ["git", "ls-files", "app", "migrations"], cwd=ROOT, capture_output=True, text=True
     ).stdout.split()
     points = ConfigParser()
     points.optionxform = str  # type: ignore[assignment,method-assign]
-    [text] = installed.glob("caseworker-*.dist-info/entry_points.txt")
-    points.read_string(text.read_text("utf-8"))
+    for metadata in installed.glob("*.dist-info"):
+        assert "Project-URL: Homepage, https://" in (metadata / "METADATA").read_text()
+        points.read_string((metadata / "entry_points.txt").read_text("utf-8"))
 
     assert "app/caseworker/ui/static/app.js" in tracked
+    about_cases = {"LICENSE", "README.md", "pyproject.toml"}
     places = [
         each.removeprefix("app/") if each.startswith("app/") else f"caseworker/{each}"
         for each in tracked
+        if each not in {f"app/caseworker_cases/{name}" for name in about_cases}
     ]
     assert [each for each in places if not (installed / each).is_file()] == []
+    assert not any((installed / "caseworker_cases" / each).exists() for each in about_cases)
     assert not any((installed / top).exists() for top in ("app", "migrations"))
     assert dict(points["console_scripts"]) == PROJECT["scripts"]
-    for group, declared in PROJECT["entry-points"].items():
-        assert dict(points[group]) == declared
+    groups = [group for project in PROJECTS for group in project["entry-points"].items()]
+    assert len(groups) == 5
+    declared: dict[str, dict[str, str]] = {}
+    for group, named in groups:
+        declared.setdefault(group, {}).update(named)
+    assert {group: dict(points[group]) for group in declared} == declared
     assert not (installed / "tests").exists()
+
+
+def test_each_wheel_has_packages_of_its_own(installed: Path) -> None:
+    """The service comes with its client; cases are a wheel of their own."""
+    packages = {}
+    for wheel in (installed.parent / "dist").glob("*.whl"):
+        with ZipFile(wheel) as archive:
+            tops = {each.partition("/")[0] for each in archive.namelist()}
+        packages[wheel.name.partition("-")[0]] = {each for each in tops if "." not in each}
+
+    assert packages == {
+        "caseworker": {"caseworker", "caseworker_client"},
+        "caseworker_cases": {"caseworker_cases"},
+    }
+
+
+def test_cases_require_the_service_of_the_same_version() -> None:
+    """Cases use internal modules of the service, and the extra installs only that version."""
+    service, cases = PROJECTS
+    assert cases["version"] == service["version"]
+    assert cases["requires-python"] == service["requires-python"]
+    assert f"caseworker=={service['version']}" in cases["dependencies"]
+    assert service["optional-dependencies"]["cases"] == [f"caseworker-cases=={cases['version']}"]
+    assert (CASES / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_it_migrates_serves_and_runs_a_case(

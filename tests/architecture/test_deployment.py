@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -204,7 +204,9 @@ def test_an_installation_compiles_the_service() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]
 
     assert settings["compile-bytecode"] is True
-    assert "uv sync --locked --no-dev --no-editable --refresh-package caseworker" in DOCKERFILE
+    assert "uv sync --locked --no-dev --no-editable" in DOCKERFILE
+    for package in ("caseworker", "caseworker-cases"):
+        assert f"--refresh-package {package} " in DOCKERFILE
 
 
 def test_the_image_says_what_it_is() -> None:
@@ -260,4 +262,5 @@ def test_every_file_that_is_copied_is_let_through() -> None:
     assert copied
     assert ignored[0] == "*"
     for source in copied:
-        assert f"!{source}" in ignored
+        folders = [source, *map(str, PurePosixPath(source).parents)]
+        assert any(f"!{each}" in ignored for each in folders)

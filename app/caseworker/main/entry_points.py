@@ -1,14 +1,12 @@
 """Find, import and call the entry points of installed packages.
 
-An entry point that names an extra (``module:object [extra]``) exists only if the extra is
-installed. This module imports no other part of the service, because the command line reads it.
+This module imports no other part of the service, because the command line reads it.
 """
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, TypeVar
@@ -62,29 +60,8 @@ def _command(points: list[EntryPoint], with_client: object) -> Callable[..., Non
 
 
 def registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[EntryPoint]:
-    """Return the entry points of a group, without those whose extra is not installed."""
-    points_of_group = _all_points().select(group=group) if points is None else points
-    return [each for each in points_of_group if _is_installed(each)]
-
-
-def _is_installed(point: EntryPoint) -> bool:
-    """Return whether the extras that an entry point names (``module:object [extra]``) are present.
-
-    An extra is present if all packages that it requires are.
-    """
-    if not point.extras or point.dist is None:
-        return True
-    extras = "|".join(map(re.escape, point.extras))
-    required = (
-        re.match(rf"([\w.-]+).*;.*\bextra == ['\"](?:{extras})['\"]", each)
-        for each in point.dist.requires or ()
-    )
-    try:
-        for each in filter(None, required):
-            distribution(each[1])
-    except PackageNotFoundError:
-        return False
-    return True
+    """Return the entry points of a group; ``points`` replaces the installed ones."""
+    return _all_points().select(group=group) if points is None else points
 
 
 _all_points = cache(entry_points)

@@ -1,8 +1,7 @@
 """Tools, functions and providers, built in or added by other packages."""
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint, distributions
-from pathlib import Path
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -62,29 +61,6 @@ def test_functions_are_found_by_name_and_plain_ones_get_a_thread() -> None:
         ("plain", True),
     ]
     assert found[1] is ready_made
-
-
-@pytest.mark.parametrize(
-    ("required", "found"),
-    [("httpx>=0.1", ["needy"]), ("httpx; extra == 'other'", ["needy"]), ("no-such-package>=1", [])],
-)
-def test_an_entry_point_exists_only_if_its_extra_is_installed(
-    tmp_path: Path, required: str, found: list[str]
-) -> None:
-    """The requirements of the extra are read from the metadata of the distribution."""
-    about = tmp_path / "sample-1.0.dist-info"
-    about.mkdir()
-    requires = required if ";" in required else f"{required}; extra == 'rare'"
-    (about / "METADATA").write_text(
-        "Metadata-Version: 2.4\nName: sample\nVersion: 1.0\nProvides-Extra: rare\n"
-        f"Requires-Dist: also-absent; extra == 'other'\nRequires-Dist: {requires}\n"
-    )
-    (about / "entry_points.txt").write_text(
-        f"[caseworker.functions]\nneedy = {HERE}:plain [rare]\n"
-    )
-    [sample] = distributions(path=[str(tmp_path)])
-
-    assert [node.id for node in installed_functions(sample.entry_points)] == found
 
 
 @pytest.mark.parametrize(
