@@ -20,7 +20,7 @@ from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.event_pairs import ENDS, STARTS
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import EventPage, Notification, Period, RunFilter, SpentSoFar
-from caseworker.runs.postgres.costs import IN_ROWS, IN_SUMS, UNFILLED, UNFINISHED, bounds_of
+from caseworker.runs.postgres.costs import IN_PROGRESS, IN_ROWS, IN_SUMS, UNFILLED, bounds_of
 from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.journal_rows import (
     call_from_row,
@@ -178,7 +178,7 @@ WITH accepted AS MATERIALIZED (
         UNION ALL SELECT created_at, status, {_KEPT_REASON}, 1 FROM run_costs
         WHERE {_OF_TENANT} AND part = 1 AND {IN_ROWS}
         UNION ALL SELECT created_at, status, NULL, NULL, 1 FROM runs
-        WHERE {_OF_TENANT} AND {UNFINISHED}
+        WHERE {_OF_TENANT} AND {IN_PROGRESS}
         UNION ALL SELECT created_at, status, stop ->> 'kind',
             coalesce(stop ->> 'error_class', stop ->> 'dimension'), 1 FROM runs
         WHERE {_OF_TENANT} AND {UNFILLED}
