@@ -55,6 +55,10 @@ UPDATE runs SET status = 'running', worker_id = 'w', fence = fence + 1,
     started_at = coalesce(started_at, %s)
 WHERE tenant_id = %s AND run_id = %s AND status <> 'running'
 """
+REQUEUE = """
+UPDATE runs SET status = 'queued', worker_id = NULL
+WHERE tenant_id = %s AND run_id = %s AND status = 'running'
+"""
 MOVE = """
 UPDATE runs SET status = %s, worker_id = NULL WHERE tenant_id = %s AND run_id = %s
 """
@@ -142,8 +146,12 @@ class ChangingRuns:
         values = (*key, kind, Json(request), Json(metadata), self.instant())
         async with self.transaction() as commits:
             await self.connection.execute(ACCEPT, values)
-            for seq in range(self.draw.randrange(4)):
-                await self.call(key, seq)
+            if self.draw.random() < 0.8:
+                await self.connection.execute(START, (NOON, *key))
+                for seq in range(self.draw.randrange(4)):
+                    await self.call(key, seq)
+            if self.draw.random() < 0.3:
+                await self.connection.execute(REQUEUE, key)
         if commits:
             self.alive.append(key)
 
@@ -261,7 +269,7 @@ class ChangingRuns:
                 *(self.accept, self.end, self.wait, self.late),
                 *(self.erase, self.keep, self.end_without_costs),
             ),
-            (8, 6, 6, 2, 2, 4, 1),
+            (10, 7, 6, 2, 2, 4, 1),
         )
         await change()
 

@@ -13,7 +13,7 @@ A statement adds up four sources in one snapshot:
 
 - sums of the whole days and hours in the range, and the rows that are not summed yet
 - rows of runs in the incomplete hours at both ends of the range
-- calls of queued and running runs
+- calls of queued and running runs; a run that was never claimed has made none, so it only counts
 - calls of runs that the background loop has not reached after a migration (``cost_backfill``)
 """
 
@@ -178,15 +178,18 @@ AMOUNTS: Final = "llm_calls, tokens, cost_usd, cost_usd_estimated"
 
 
 def live_costs(key: str, scope: str) -> str:
-    """Return SQL for the costs of runs from their calls, as rows with ``key``."""
-    branches = (
+    """Return SQL for the costs of runs that have no kept ones, as rows with ``key``."""
+    from_calls = (
         f"""SELECT created_at AS at, {key} AS key, of_model, (part = 1)::integer AS runs,
             1 AS parts, {AMOUNTS}
         FROM runs, LATERAL caseworker_costs_of(tenant_id, run_id) AS cost
         WHERE {scope} AND {condition}"""  # noqa: S608 - nothing of a caller's is in it
-        for condition in (IN_PROGRESS, UNFILLED)
+        for condition in (f"{IN_PROGRESS} AND fence > 0", UNFILLED)
     )
-    return "\n    UNION ALL ".join(branches)
+    never_started = f"""SELECT created_at, {key}, false, 1, 1, 0, 0, 0, 0
+        FROM runs, (VALUES (NULL::text)) AS no_call(model)
+        WHERE {scope} AND {IN_PROGRESS} AND fence = 0"""  # noqa: S608
+    return "\n    UNION ALL ".join((*from_calls, never_started))
 
 
 def kept_costs(key: str, scope: str) -> str:
