@@ -18,14 +18,18 @@ from bench.growth.measuring import Line, alternating, timed
 from bench.growth.routes import COMPLETED, Place
 from bench.load import connected, put_load
 from bench.servers import BACKENDS, process_at, service
-from caseworker.features.retention.postgres import PostgresRetention
+from caseworker.features.retention.postgres import RUNS_AT_ONCE, PostgresRetention
 from caseworker.main.features import DROPS
+from caseworker.platform.postgres.engines import transaction
 from tests.support.stores import Stores, new_run, open_stores, recovery_of
 
 WAITING_TENANTS: Final = (1, 200, 5_000)
 CLAIMS: Final = 20
 NEVER_DAYS: Final = 3_650
 BATCH_DAYS: Final = 60
+BATCHES: Final = 4
+FEW_THREADS: Final = 6
+"""Size of a batch of threads: a tenant of a small database has few old ones."""
 DUE_SCHEDULES: Final = 1_000
 IDLE_SECONDS: Final = 10.0
 IN_FLIGHT: Final = 16
@@ -209,10 +213,17 @@ async def _retention(sides: Sequence[Stores]) -> list[Line]:
     ]
     records = [*sorted(DROPS.keys() - {"runs"}), "runs"]
     for record in records:
-        works = [timed(partial(each.drop, LARGE, record, days=BATCH_DAYS)) for each in stores]
-        title = f"retention, a batch of {record}"
-        lines.append(await alternating(title, works, 4, warm_up=0))
+        limit = FEW_THREADS if record == "threads" else RUNS_AT_ONCE
+        works = [timed(partial(_drop, each, record, limit)) for each in sides]
+        title = f"retention, a batch of {limit} {record}"
+        lines.append(await alternating(title, works, BATCHES, warm_up=0))
     return lines
+
+
+async def _drop(stores: Stores, record: str, limit: int) -> bool:
+    batch = {"tenant": LARGE, "record": record, "days": BATCH_DAYS, "limit": limit}
+    async with transaction(stores.engines.work) as connection:
+        return await DROPS[record](connection, batch)
 
 
 async def _sweep(retention: PostgresRetention) -> None:

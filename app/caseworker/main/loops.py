@@ -57,17 +57,18 @@ class Loops:
 
     async def _forever(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         initial_delay_seconds, max_delay_seconds = RESTART_SECONDS
-        pause = first
+        delay_seconds = initial_delay_seconds
         clock = asyncio.get_running_loop().time
         while True:
             began = clock()
             await _run_until_error(name, loop)
             if (ran := clock() - began) > STEADY_SECONDS:
-                pause = first
-            if pause > first:
-                self._up_at[name] = clock() + pause + min(ran, CONNECT_SECONDS) + WORKING_SECONDS
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
+                delay_seconds = initial_delay_seconds
+            if delay_seconds > initial_delay_seconds:
+                running_at = clock() + delay_seconds + min(ran, CONNECT_SECONDS)
+                self._up_at[name] = running_at + WORKING_SECONDS
+            await asyncio.sleep(delay_seconds)
+            delay_seconds = min(2 * delay_seconds, max_delay_seconds)
 
 
 async def _run_until_error(name: str, loop: Callable[[], Awaitable[None]]) -> None:

@@ -72,10 +72,11 @@ FROM runs WHERE status = 'queued' AND queued_at > now() AND tenant_id <> 'origin
 INSERT INTO procrastinate_jobs (queue_name, task_name, status, args)
 SELECT 'runs', 'execute_run', 'succeeded', jsonb_build_object('tenant', 'large', 'run_id', 'r' || n)
 FROM generate_series(1, 20000) n;
--- a thread of 450 turns
+-- a thread of 450 turns, one a day
 INSERT INTO threads (tenant_id, thread_id, kind, definition, inputs, tools, metadata, request_hash,
     created_at)
-SELECT 'large', 'long', kind, definition, inputs, tools, '{}', request_hash, now()
+SELECT 'large', 'long', kind, definition, inputs, tools, '{}', request_hash,
+    now() - interval '450 days'
 FROM threads WHERE tenant_id = 'origin' AND thread_id = 'talk';
 CREATE TEMP TABLE answer AS SELECT r.*, m.ends, m.answer, m.request_hash AS message_hash
     FROM runs r
@@ -87,7 +88,7 @@ SELECT 'large', 'long', CASE role WHEN 'user' THEN 'u' ELSE 'a' END || n,
     CASE WHEN role = 'assistant' THEN 'u' || n WHEN n > 1 THEN 'a' || n - 1 END,
     role, CASE role WHEN 'user' THEN 'Hello' END, CASE role WHEN 'assistant' THEN 'turn-' || n END,
     CASE role WHEN 'user' THEN '[]' ELSE ends END, CASE role WHEN 'assistant' THEN answer END,
-    message_hash, now()
+    message_hash, now() - make_interval(days => 450 - n)
 FROM generate_series(1, 450) n, (VALUES ('user'), ('assistant')) AS r(role), answer
 ORDER BY n, role DESC;
 INSERT INTO runs (tenant_id, run_id, kind, status, request, request_hash, metadata, created_at,

@@ -38,6 +38,10 @@ NOON = datetime(2026, 3, 31, 12, tzinfo=UTC)
 BEFORE = "20261130_1300"
 """The revision before the one that keeps costs."""
 
+BEFORE_WAITING = "20261130_1350"
+"""The revision before the one that keeps the costs of waiting runs."""
+KEPT_WAITING = "SELECT sum(runs)::integer FROM cost_sums WHERE span = 'day' AND status = 'waiting'"
+
 ACCEPT = """
 INSERT INTO runs (tenant_id, run_id, kind, status, request, request_hash, metadata, created_at,
     queued_at)
@@ -48,8 +52,16 @@ INSERT INTO calls (tenant_id, run_id, seq, status, charge, node, brief)
 VALUES (%s, %s, %s, 'running', %s, %s, %s)
 """
 START = """
-UPDATE runs SET status = 'running', worker_id = 'w', fence = 1, started_at = %s
-WHERE tenant_id = %s AND run_id = %s
+UPDATE runs SET status = 'running', worker_id = 'w', fence = fence + 1,
+    started_at = coalesce(started_at, %s)
+WHERE tenant_id = %s AND run_id = %s AND status <> 'running'
+"""
+REQUEUE = """
+UPDATE runs SET status = 'queued', worker_id = NULL
+WHERE tenant_id = %s AND run_id = %s AND status = 'running'
+"""
+MOVE = """
+UPDATE runs SET status = %s, worker_id = NULL WHERE tenant_id = %s AND run_id = %s
 """
 END = """
 UPDATE runs SET status = %s, worker_id = NULL, finished_at = %s, stop = %s, usage = '{}'
@@ -93,6 +105,10 @@ class ChangingRuns:
     draw: random.Random
     alive: list[tuple[str, str]] = field(default_factory=list)
     """Tenant and ID of the runs that have not ended."""
+    waiting: set[tuple[str, str]] = field(default_factory=set)
+    """Those of them that wait."""
+    waited: int = 0
+    """Number of times that a run began to wait."""
     ended: list[tuple[str, str]] = field(default_factory=list)
     count: int = 0
 
@@ -131,8 +147,12 @@ class ChangingRuns:
         values = (*key, kind, Json(request), Json(metadata), self.instant())
         async with self.transaction() as commits:
             await self.connection.execute(ACCEPT, values)
-            for seq in range(self.draw.randrange(4)):
-                await self.call(key, seq)
+            if self.draw.random() < 0.8:
+                await self.connection.execute(START, (NOON, *key))
+                for seq in range(self.draw.randrange(4)):
+                    await self.call(key, seq)
+            if self.draw.random() < 0.3:
+                await self.connection.execute(REQUEUE, key)
         if commits:
             self.alive.append(key)
 
@@ -159,15 +179,17 @@ class ChangingRuns:
             charge, node, list_ = Json(full), Json({"model": model}), None
         await self.connection.execute(CALL, (*key, seq, charge, node, list_))
 
-    async def end(self) -> None:
+    async def end(self, *, waiting: bool = True) -> None:
         """End a run, some without having started, with a call after or before the update."""
-        if not self.alive:
+        if not (keys := [key for key in self.alive if waiting or key not in self.waiting]):
             return
-        key = self.draw.choice(self.alive)
+        key = self.draw.choice(keys)
         status, stop = self.draw.choice(ENDS)
         began = NOON - timedelta(seconds=self.draw.random() * 100)
         async with self.transaction() as commits:
             if status in ("completed", "failed") or self.draw.random() < 0.5:
+                if key in self.waiting:
+                    await self.connection.execute(MOVE, ("queued", *key))
                 await self.connection.execute(START, (began, *key))
             await self.call(key, 10)
             over = began + timedelta(seconds=self.draw.random() * 1e4)
@@ -175,7 +197,28 @@ class ChangingRuns:
             await self.call(key, 11)
         if commits:
             self.alive.remove(key)
+            self.waiting.discard(key)
             self.ended.append(key)
+
+    async def wait(self) -> None:
+        """Let a run wait, or let it stop waiting, with a call after or before the update."""
+        if not self.alive:
+            return
+        key = self.draw.choice(self.alive)
+        seq = 30 + self.draw.randrange(10**6)
+        async with self.transaction() as commits:
+            if key in self.waiting:
+                await self.connection.execute(MOVE, ("queued", *key))
+                if self.draw.random() < 0.5:
+                    await self.connection.execute(START, (NOON, *key))
+                    await self.call(key, seq)
+            else:
+                await self.connection.execute(START, (NOON, *key))
+                await self.connection.execute(MOVE, ("waiting", *key))
+                await self.call(key, seq)
+        if commits:
+            self.waiting ^= {key}
+            self.waited += key in self.waiting
 
     async def end_without_costs(self) -> None:
         """End some runs as before the migration, unless such runs are left, and look for them."""
@@ -184,14 +227,14 @@ class ChangingRuns:
         async with self.connection.transaction():
             await self.connection.execute(WITHOUT_COSTS)
             for _ in range(4):
-                await self.end()
+                await self.end(waiting=False)
         await PostgresCosts(self.stores.engines.work).find_gaps()
 
     async def late(self) -> None:
-        """Settle calls after the end of their run, and write another one."""
-        if not self.ended:
+        """Settle calls of a run that has ended or waits, and write another one."""
+        if not (keys := [*self.ended, *sorted(self.waiting)]):
             return
-        key = self.draw.choice(self.ended)
+        key = self.draw.choice(keys)
         async with self.transaction():
             await self.connection.execute(LATE, key)
             await self.connection.execute(SETTLE, key)
@@ -223,8 +266,11 @@ class ChangingRuns:
     async def step(self) -> None:
         """Make a change."""
         (change,) = self.draw.choices(
-            (self.accept, self.end, self.late, self.erase, self.keep, self.end_without_costs),
-            (8, 6, 2, 2, 4, 1),
+            (
+                *(self.accept, self.end, self.wait, self.late),
+                *(self.erase, self.keep, self.end_without_costs),
+            ),
+            (10, 7, 6, 2, 2, 4, 1),
         )
         await change()
 
@@ -262,6 +308,7 @@ async def test_sums_equal_the_calls_after_every_change(database_url: str, seed: 
                 await world.step()
             await world.check()
         assert len(world.ended) > 5
+        assert world.waited > 5
         assert await oracle.value("SELECT count(*) FROM cost_sums WHERE merged") > 0
 
         await oracle.rows("DELETE FROM runs")
@@ -327,13 +374,17 @@ async def test_sums_are_right_while_a_migrated_database_is_filled(migrated_url: 
         world = ChangingRuns(stores, oracle, random.Random(1))
         for _ in range(30):
             await world.accept()
+            await world.accept()
+            await world.wait()
             await world.end()
         upgrade(migrated_url)
         assert len(world.ended) > 10
+        assert len(world.waiting) > 2
         assert await oracle.value("SELECT count(*) FROM run_costs") == 0
         filled = 0
         while await oracle.value("SELECT count(*) FROM cost_backfill"):
             await world.check()
+            await world.wait()
             await world.end()
             await world.late()
             await oracle.rows("SELECT caseworker_fill_costs(3)")
@@ -341,6 +392,52 @@ async def test_sums_are_right_while_a_migrated_database_is_filled(migrated_url: 
         await world.check()
 
     assert filled > 5
+
+
+async def test_waiting_runs_of_an_earlier_revision_count_once(postgres: TestServer) -> None:
+    """The sums of the earlier revision are complete, and lack the runs that wait."""
+    with postgres.empty_database() as url:
+        upgrade(url, BEFORE_WAITING)
+        async with open_oracle(url) as oracle, open_stores(url) as stores:
+            world = ChangingRuns(stores, oracle, random.Random(2))
+            for _ in range(30):
+                await world.accept()
+                await world.accept()
+                await world.wait()
+                await world.end()
+            costs = PostgresCosts(stores.engines.work)
+            while await costs.keep():
+                pass
+            upgrade(url)
+            assert len(world.waiting) > 2
+            await world.check()
+            while await costs.keep():
+                pass
+            assert await oracle.value(KEPT_WAITING) == len(world.waiting)
+            await world.check()
+
+
+async def test_the_spend_of_waiting_runs_reads_no_calls(stores: Stores, oracle: Oracle) -> None:
+    """Only calls of queued and running runs are read, so a thousand waiting runs cost nothing."""
+    world = ChangingRuns(stores, oracle, random.Random(3))
+    for _ in range(40):
+        await world.accept()
+        await world.wait()
+    assert len(world.waiting) > 5
+    in_progress = [key for key in world.alive if key not in world.waiting]
+    await oracle.rows("ALTER TABLE calls DISABLE TRIGGER ALL")
+    await oracle.rows(
+        "DELETE FROM calls USING runs WHERE runs.status = 'waiting' "
+        "AND calls.tenant_id = runs.tenant_id AND calls.run_id = runs.run_id"
+    )
+    spend = PostgresSpend(stores.engines.work, stores.engines.sums)
+
+    about: dict[str, Any] = {"period": None, "after": None, "before": None}
+    (total,) = {
+        row["runs_in_all"] for row in await spend.find("a", "tenant", all_tenants=True, **about)
+    }
+
+    assert total == len(world.alive) > len(in_progress)
 
 
 async def test_kept_costs_do_not_contain_metadata_and_leave_with_their_runs(

@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from caseworker.features.spend.postgres.costs import (
+    IN_PROGRESS,
     IN_ROWS,
     IN_SUMS,
     UNFILLED,
-    UNFINISHED,
     bounds_of,
 )
 from caseworker.platform.postgres.engines import Engines, transaction
@@ -35,7 +35,7 @@ WITH accepted AS MATERIALIZED (
         UNION ALL SELECT created_at, status, {_KEPT_REASON}, 1 FROM run_costs
         WHERE {_OF_TENANT} AND part = 1 AND {IN_ROWS}
         UNION ALL SELECT created_at, status, NULL, NULL, 1 FROM runs
-        WHERE {_OF_TENANT} AND {UNFINISHED}
+        WHERE {_OF_TENANT} AND {IN_PROGRESS}
         UNION ALL SELECT created_at, status, stop ->> 'kind',
             coalesce(stop ->> 'error_class', stop ->> 'dimension'), 1 FROM runs
         WHERE {_OF_TENANT} AND {UNFILLED}

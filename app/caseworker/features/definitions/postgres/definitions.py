@@ -72,7 +72,7 @@ _CONTENTS_OF = text(
 _USERS_OF = text(
     """
     SELECT kind, name, version FROM definitions
-    WHERE tenant_id = :tenant AND definition IS NOT NULL
+    WHERE tenant_id = :tenant AND uses <> '[]' AND definition IS NOT NULL
         AND NOT (kind = :kind AND name = :name AND version = ANY(:doomed))
         AND EXISTS (
             SELECT FROM jsonb_to_recordset(uses) AS used(kind text, name text, version bigint)

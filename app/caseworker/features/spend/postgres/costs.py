@@ -1,17 +1,19 @@
 """Reads and maintains the kept costs of runs: one row per run and model, and sums by hour and day.
 
 A trigger stores the costs of a run in ``run_costs`` when the transaction that ends it commits, and
-again if costs arrive later. The sums in ``cost_sums`` are additive rows. A background loop adds the
+again if costs arrive later. The costs of a waiting run, whose calls do not change, are stored until
+it stops waiting. The sums in ``cost_sums`` are additive rows. A background loop adds the
 rows of ``run_costs`` to them and marks those as summed; deleting a summed row adds a row of
 negative numbers. So at any time, the rows of ``cost_sums`` plus the rows of ``run_costs`` that are
-not summed equal the costs of all ended runs. No transaction that ends or deletes a run waits for
-another one, because both tables only get new rows.
+not summed equal the costs of all ended and waiting runs. Transactions that end runs never wait for
+each other, because both tables only get new rows. A transaction waits for the loop only if it
+changes or deletes a run with stored costs which the loop is adding up.
 
 A statement adds up four sources in one snapshot:
 
 - sums of the whole days and hours in the range, and the rows that are not summed yet
 - rows of runs in the incomplete hours at both ends of the range
-- calls of runs that have not ended
+- calls of queued and running runs; a run that was never claimed has made none, so it only counts
 - calls of runs that the background loop has not reached after a migration (``cost_backfill``)
 """
 
@@ -34,7 +36,8 @@ Return whether there may be more."""
 FIND_GAPS: Final = """
 INSERT INTO cost_backfill (tenant_id, before)
 SELECT ended.tenant_id, 'infinity' FROM (
-    SELECT tenant_id, count(*) AS runs FROM runs WHERE finished_at IS NOT NULL GROUP BY tenant_id
+    SELECT tenant_id, count(*) AS runs FROM runs
+    WHERE finished_at IS NOT NULL OR status = 'waiting' GROUP BY tenant_id
 ) AS ended LEFT JOIN (
     SELECT tenant_id, sum(runs) AS runs FROM (
         SELECT tenant_id, runs FROM cost_sums WHERE span = 'day'
@@ -44,8 +47,8 @@ SELECT ended.tenant_id, 'infinity' FROM (
 WHERE ended.runs > coalesce(kept.runs, 0)
 ON CONFLICT DO NOTHING
 """
-"""Schedule tenants that have ended runs without costs, such as rows that were imported while
-triggers were disabled."""
+"""Schedule tenants that have ended or waiting runs without costs, such as rows that were imported
+while triggers were disabled."""
 
 _COMPLETE_FROM = """
 SELECT max(least(before, '9999-01-01T00:00:00Z')) FROM cost_backfill
@@ -148,10 +151,10 @@ IN_ROWS: Final = f"""(NOT summed AND {_within("created_at", ("hours", "hours_end
     OR {_within("created_at", *EDGES)})"""
 """Condition for the rows of ``run_costs`` that the sums of a range do not contain."""
 
-UNFINISHED: Final = f"""request IS NOT NULL
-    AND (status = 'queued' OR status = 'running' OR status = 'waiting')
+IN_PROGRESS: Final = f"""request IS NOT NULL AND (status = 'queued' OR status = 'running')
     AND {_within("created_at", ("kept", "before"))}"""
-"""Condition for the runs of a range that have no kept costs because they have not ended.
+"""Condition for the runs of a range that have no kept costs, because they have neither ended nor do
+they wait.
 
 Written so that it matches the partial indexes for each status, which contain all tenants.
 """
@@ -168,15 +171,18 @@ AMOUNTS: Final = "llm_calls, tokens, cost_usd, cost_usd_estimated"
 
 
 def live_costs(key: str, scope: str) -> str:
-    """Return SQL for the costs of runs from their calls, as rows with ``key``."""
-    branches = (
+    """Return SQL for the costs of runs that have no kept ones, as rows with ``key``."""
+    from_calls = (
         f"""SELECT created_at AS at, {key} AS key, of_model, (part = 1)::integer AS runs,
             1 AS parts, {AMOUNTS}
         FROM runs, LATERAL caseworker_costs_of(tenant_id, run_id) AS cost
         WHERE {scope} AND {condition}"""  # noqa: S608 - nothing of a caller's is in it
-        for condition in (UNFINISHED, UNFILLED)
+        for condition in (f"{IN_PROGRESS} AND fence > 0", UNFILLED)
     )
-    return "\n    UNION ALL ".join(branches)
+    never_started = f"""SELECT created_at, {key}, false, 1, 1, 0, 0, 0, 0
+        FROM runs, (VALUES (NULL::text)) AS no_call(model)
+        WHERE {scope} AND {IN_PROGRESS} AND fence = 0"""  # noqa: S608
+    return "\n    UNION ALL ".join((*from_calls, never_started))
 
 
 def kept_costs(key: str, scope: str) -> str:

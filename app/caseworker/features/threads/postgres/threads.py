@@ -154,14 +154,22 @@ _GET = "SELECT * FROM threads WHERE tenant_id = %s AND thread_id = %s"
 DROP_THREADS = f"""
 DELETE FROM threads WHERE tenant_id = %(tenant)s AND thread_id IN (
     SELECT thread_id FROM threads t WHERE tenant_id = %(tenant)s AND created_at < {DUE}
+        AND coalesce((
+            SELECT created_at FROM messages m
+            WHERE m.tenant_id = t.tenant_id AND m.thread_id = t.thread_id ORDER BY seq DESC LIMIT 1
+        ), '-infinity') < {DUE}
         AND NOT EXISTS (
             SELECT FROM messages m LEFT JOIN runs r USING (tenant_id, run_id)
             WHERE m.tenant_id = t.tenant_id AND m.thread_id = t.thread_id
                 AND (m.created_at >= {DUE} OR r.status IS NOT NULL AND r.finished_at IS NULL)
         )
-    LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ORDER BY created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 )
 """  # noqa: S608
+"""Delete old threads without newer messages and without unfinished runs, the oldest first.
+
+The newest message is checked first, so a long thread that is in use costs a sweep one row.
+"""
 
 
 @dataclass(frozen=True, slots=True)
