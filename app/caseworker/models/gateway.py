@@ -236,7 +236,7 @@ class ModelGateway:
                 trace_request=await self._trace_request(request, parameters, prompt),
                 chat_model=chat_model,
                 request=request,
-                messages_bytes=None if prompt is None else prompt.size_bytes,
+                prompt=prompt,
                 wants_json=json_schema is not None,
                 run=context.run,
                 list_price=self._list_price,
@@ -245,8 +245,10 @@ class ModelGateway:
                 on_delta=on_delta,
                 attempts_before=attempts,
             )
-            if call.content is not None and call.content.text_bytes > LONG_BODY_BYTES:
-                await asyncio.to_thread(getattr, call.content, "near_tokens")
+            known_bytes = 0 if prompt is None else prompt.measured_bytes
+            content = call.content
+            if content is not None and content.text_bytes - known_bytes > LONG_BODY_BYTES:
+                await asyncio.to_thread(getattr, content, "near_tokens")
             if call.cost is None:
                 call.refuse_without_price(context.scope)
             try:

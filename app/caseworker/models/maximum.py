@@ -6,7 +6,7 @@ above; it is used where the hard bound does not fit into the budget.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, NamedTuple
@@ -18,9 +18,10 @@ from caseworker.models.fields.provider_tools import ProviderTool
 from caseworker.models.fields.table import Part, Use
 from caseworker.models.forms import StatedSchema
 from caseworker.models.media import Size, audio_size, document_size, image_size
+from caseworker.models.message_log import MessageLog
 from caseworker.models.ports import ModelRequest, TokenUsage, ToolDefinition
-from caseworker.models.pricing import Cost, json_text, message_bytes
-from caseworker.models.tokens import near_tokens_of_parts, utf8
+from caseworker.models.pricing import Cost, json_text
+from caseworker.models.tokens import TextTokens, utf8
 
 _FRAME_TOKENS: Final = 8
 """Tokens that a provider adds to a message or a tool."""
@@ -56,8 +57,8 @@ class Content:
     family: Family
     text_bytes: int
     """UTF-8 bytes of messages, tools and schemas, without media."""
-    texts: Callable[[], Iterable[str]]
-    """Returns that text in parts."""
+    text: Callable[[], TextTokens]
+    """Returns the estimate of that text."""
     frames: int
     """Number of messages and tools."""
     has_tools: bool = False
@@ -93,7 +94,7 @@ class Content:
     @cached_property
     def near_text_tokens(self) -> int:
         """The part of the near bound that estimates the text."""
-        return near_tokens_of_parts(self.texts(), self.family)
+        return self.text().near(self.family)
 
     @property
     def is_text(self) -> bool:
@@ -154,31 +155,30 @@ class Content:
 
 
 def content_of_request(
-    request: ModelRequest, family: Family, messages_bytes: int | None = None
+    request: ModelRequest, family: Family, log: MessageLog | None = None
 ) -> Content:
     """Return the content of a request that the service wrote to a model of a family.
 
-    ``messages_bytes`` is the size of the messages in bytes, if known.
+    ``log`` begins with the messages, if they are those of a log.
     """
-    if messages_bytes is None:
-        messages_bytes = sum(map(message_bytes, request.messages))
-    size_bytes = messages_bytes + sum(tool.form(_tool_bytes) for tool in request.tools)
+    log = MessageLog(request.messages) if log is None else log
+    size_bytes = log.size_bytes + sum(tool.form(_tool_bytes) for tool in request.tools)
     if request.json_schema is not None:
         size_bytes += len(utf8(_schema_text(request)))
     return Content(
         family=family,
         text_bytes=size_bytes,
-        texts=partial(_texts_of_request, request),
+        text=partial(_text_of_request, request, log),
         frames=len(request.messages) + len(request.tools) + 1,
         has_tools=bool(request.tools) or request.json_schema is not None,
     )
 
 
-def _texts_of_request(request: ModelRequest) -> Sequence[str]:
-    texts = [message.content for message in request.messages]
-    texts += [json_text(extras) for message in request.messages if (extras := message.extras())]
-    texts += [tool.form(_tool_text) for tool in request.tools]
-    return ("\n".join((*texts, _schema_text(request))),)
+def _text_of_request(request: ModelRequest, log: MessageLog) -> TextTokens:
+    rest = [json_text(extras) for message in request.messages if (extras := message.extras())]
+    rest += [tool.form(_tool_text) for tool in request.tools]
+    contents = log.text(len(request.messages))
+    return contents.followed_by(f"\n{text}" for text in (*rest, _schema_text(request)))
 
 
 def _schema_text(request: ModelRequest) -> str:
@@ -236,7 +236,7 @@ def content_of_body(
     return Content(
         family=family,
         text_bytes=max(0, body.written_bytes - media_chars),
-        texts=body.texts,
+        text=lambda: TextTokens().followed_by(body.texts()),
         frames=len(body.item_hashes) + (len(tools) if isinstance(tools, list) else 0) + 1,
         has_tools=bool(tools),
         built_in_tools=sum(each not in _OF_CLIENT for each in kinds),

@@ -14,6 +14,7 @@ from typing import Any, Final, overload
 
 from caseworker.models.ports import Message
 from caseworker.models.pricing import message_bytes
+from caseworker.models.tokens import TextTokens
 
 OF_BRANCH: Final = "of_branch"
 """Field of an entry that names consecutive messages of the branch of a thread: the position of the
@@ -30,24 +31,71 @@ class StoredPrompt:
     parameters: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class KnownPrompt:
+    """What a call found out about its messages."""
+
+    messages: Sequence[Message]
+    head: str
+    """The text before the messages in the hashed document."""
+    hasher: "hashlib._Hash"
+    """The hash state after the messages."""
+    measured: int
+    """Number of messages that ``text`` covers."""
+    text: TextTokens
+
+
+@dataclass(slots=True)
+class PromptMemory:
+    """Passes what the first call of a run found out to the next run of its thread.
+
+    The prompt of that run usually begins with the same messages.
+    """
+
+    prompt: KnownPrompt | None = None
+
+
 class MessageLog(Sequence[Message]):
     """An append-only sequence of messages.
 
     To drop messages, create a new log from the rest.
     """
 
-    __slots__ = ("_hashed", "_hashed_head", "_hasher", "_messages", "size_bytes", "stored")
+    __slots__ = (
+        "_hashed",
+        "_hashed_head",
+        "_hasher",
+        "_measured",
+        "_memory",
+        "_messages",
+        "_text",
+        "size_bytes",
+        "stored",
+    )
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
-        """Create a log with these messages."""
+    def __init__(
+        self, messages: Iterable[Message] = (), memory: PromptMemory | None = None
+    ) -> None:
+        """Create a log with these messages.
+
+        The log continues the prompt in ``memory`` if it begins with the same messages. The first
+        call of the log replaces it.
+        """
         self._messages: list[Message] = []
         self._hasher = hashlib.sha256()
         self._hashed, self._hashed_head = 0, ""
+        self._measured, self._text = 0, TextTokens()
+        self._memory = memory
         self.size_bytes = 0
         """The size of all messages in UTF-8 bytes."""
         self.stored: StoredPrompt | None = None
         """None until a call with the log's messages has completed."""
         self.add(*messages)
+        known = None if memory is None else memory.prompt
+        if known is not None and self._messages[: len(known.messages)] == known.messages:
+            self._hasher, self._hashed_head = known.hasher.copy(), known.head
+            self._hashed = len(known.messages)
+            self._measured, self._text = known.measured, known.text
 
     def add(self, *messages: Message) -> None:
         """Append messages."""
@@ -57,6 +105,11 @@ class MessageLog(Sequence[Message]):
     def note_stored(self, call_key: str, messages: int, parameters: Mapping[str, Any]) -> None:
         """Record that the first ``messages`` of the log are stored; no effect if more are."""
         stored = self.stored
+        if stored is None and self._memory is not None:
+            hashed, hasher = self._messages[: self._hashed], self._hasher.copy()
+            self._memory.prompt = KnownPrompt(
+                hashed, self._hashed_head, hasher, self._measured, self._text
+            )
         if stored is None or stored.messages <= messages:
             first = call_key if stored is None else stored.call_key
             self.stored = StoredPrompt(first, messages, parameters)
@@ -70,6 +123,24 @@ class MessageLog(Sequence[Message]):
             self._hasher.update(f"{', ' if at else ''}{text}".encode())
         self._hashed = count
         return self._hasher.copy()
+
+    @property
+    def measured_bytes(self) -> int:
+        """Size, in bytes, of the beginning of the messages whose tokens were estimated before."""
+        return self._text.size_bytes
+
+    def text(self, count: int) -> TextTokens:
+        """Return the estimate of the contents of the first ``count`` messages, one a line."""
+        if count < self._measured:
+            self._measured, self._text = 0, TextTokens()
+        if contents := [message.content for message in self._messages[self._measured : count]]:
+            lines = "\n".join(contents)
+            text = self._text.followed_by((f"\n{lines}" if self._measured else lines,))
+            self._measured, self._text = count, text
+        return self._text
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
 
     def __len__(self) -> int:
         return len(self._messages)

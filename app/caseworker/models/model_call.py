@@ -28,6 +28,7 @@ from caseworker.models.families import family_of
 from caseworker.models.forms import json_in_reply, storable_json, storable_text
 from caseworker.models.lost_usage import uncounted_usage
 from caseworker.models.maximum import Bound, Content, content_of_request
+from caseworker.models.message_log import MessageLog
 from caseworker.models.ports import (
     Delta,
     Incomplete,
@@ -74,8 +75,8 @@ class ModelCall(Call):
 
     chat_model: ChatModel
     request: ModelRequest
-    messages_bytes: int | None = None
-    """Size of the messages in bytes, if known."""
+    prompt: MessageLog | None = None
+    """The log whose first messages are those of the request, if there is one."""
     wants_json: bool = False
     """Whether the reply must be JSON, in any structured-output mode."""
     run: RunContext
@@ -104,7 +105,7 @@ class ModelCall(Call):
         if self.external:
             if self.content is None:
                 family = family_of(self.chat_model.model)
-                self.content = content_of_request(self.request, family, self.messages_bytes)
+                self.content = content_of_request(self.request, family, self.prompt)
             self._bound = self._hard_bound
             self._tokens_out = self._bound.usage.tokens_out
 

@@ -96,8 +96,9 @@ class TokenPrice:
 
 def message_bytes(message: Message) -> int:
     """Return the size of a message in UTF-8 bytes."""
-    extras = message.extras()
-    return len(utf8(message.content)) + (len(utf8(json_text(extras))) if extras else 0)
+    text = message.content
+    size = len(text) if text.isascii() else len(utf8(text))
+    return size if message.is_plain else size + len(utf8(json_text(message.extras())))
 
 
 def json_text(value: Any) -> str:

@@ -20,6 +20,7 @@ from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.step_path import StepPath
+from caseworker.models.message_log import PromptMemory
 from caseworker.models.ports import Message, ToolCall
 from caseworker.nodes.fields import StepData
 from caseworker.nodes.nesting import InnerGraph, InnerStep
@@ -56,20 +57,23 @@ class ChatInput:
     reply: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """JSON with the messages that the database stores in the thread together with the new run; None
     in a stored run."""
+    memory: PromptMemory = field(default_factory=PromptMemory, compare=False, repr=False)
+    """What an entry agent passes to that of the next answer in the branch, in this process."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the chat input as JSON; :meth:`of_json` restores it.
 
         Messages that the thread stores are left out.
         """
+        # With a question without text, the previous release executes nothing.
+        in_thread = self.leaf is not None
         stored: dict[str, Any] = {
             "thread_id": self.thread_id,
-            "messages": [message.to_json() for message in self.messages],
+            "messages": [_IN_THREAD] if in_thread else [one.to_json() for one in self.messages],
             "user_tools": [dict(tool) for tool in self.user_tools],
         }
-        if self.leaf is not None:
-            # With a question without text, the previous release executes nothing.
-            stored |= {"messages": [_IN_THREAD], "leaf": self.leaf}
+        if in_thread:
+            stored["leaf"] = self.leaf
             if self.without:
                 stored["without"] = list(self.without)
         if self.reply is not None:

@@ -1,7 +1,7 @@
 """Charging of model calls: known, estimated or unknown costs, within the budget."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -10,13 +10,12 @@ import pytest
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
-from caseworker.models import maximum
 from caseworker.models.families import UNKNOWN, Family
 from caseworker.models.ports import Message, ModelReply, ModelRequest, TokenUsage
 from caseworker.models.pricing import Cost
 from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 from caseworker.models.table import Tier
-from caseworker.models.tokens import near_tokens
+from caseworker.models.tokens import TextTokens, near_tokens
 from tests.support.fake_provider.script import Step
 from tests.unit.models.asking import Asking, chain, priced, told, unpriced
 
@@ -83,12 +82,12 @@ def test_the_near_bound_of_a_long_prompt_is_computed_in_a_thread(
         finally:
             in_thread[0] = False
 
-    def noted(texts: Iterable[str], family: Family) -> int:
+    def noted(text: TextTokens, family: Family) -> int:
         computed.append(in_thread[0])
-        return sum(map(len, texts)) // 4
+        return text.size_bytes // 4
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    monkeypatch.setattr(maximum, "near_tokens_of_parts", noted)
+    monkeypatch.setattr(TextTokens, "near", noted)
     prompt = (Message(role="user", content="word " * 100_000),)
     told(scripted(COUNTED, messages=prompt), priced("m"), budget=Budget(max_cost_usd=200_000))
     assert computed == [True]

@@ -5,15 +5,17 @@ erasures, so the branch is current as long as the thread still has that number. 
 stores the next run checks it once more.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import takewhile
 from typing import Final
 
 from cachetools import LRUCache
 
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.thread import Thread
+from caseworker.models.message_log import PromptMemory
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
 
@@ -51,6 +53,8 @@ class KnownBranch:
     answer_id: str | None = None
     """ID of the message that answered the leaf; None if it is unknown."""
     answer: StoredAnswer | None = None
+    memory: PromptMemory = field(default_factory=PromptMemory)
+    """What the run that answers the leaf found out about the messages."""
 
     @property
     def is_plain(self) -> bool:
@@ -77,9 +81,7 @@ class BranchMemory:
     """Remembers one branch of each of the threads that were used last."""
 
     def __init__(self) -> None:
-        self._branches = LRUCache[tuple[str, str], KnownBranch](
-            MAX_BYTES, getsizeof=lambda branch: branch.size_bytes
-        )
+        self._branches = LRUCache[tuple[str, str], KnownBranch](MAX_BYTES, getsizeof=_size_of)
 
     def branch(
         self, tenant: str, thread_id: str, state: ThreadState, leaf: str | None
@@ -97,6 +99,11 @@ class BranchMemory:
             return None
         return branch
 
+    def prompt_memory(self, tenant: str, thread_id: str, state: ThreadState) -> PromptMemory:
+        """Return what the last run in a thread found out about its messages, or a new memory."""
+        branch = self._branches.get((tenant, thread_id))
+        return PromptMemory() if branch is None or branch.state != state else branch.memory
+
     def remember(
         self, tenant: str, chat: ChatInput, state: ThreadState, thread: Thread | None = None
     ) -> None:
@@ -105,11 +112,17 @@ class BranchMemory:
         if thread is not None:
             is_same = before is not None and before.thread is thread
             thread_bytes = before.thread_bytes if before and is_same else 4 * len(repr(thread))
-        size = thread_bytes + sum(BYTES_OF_MESSAGE + 4 * len(one.content) for one in chat.messages)
-        if size < MAX_BYTES:
-            self._branches[tenant, chat.thread_id] = KnownBranch(
-                state, chat.leaf, chat.messages, chat.without, size, thread, thread_bytes
-            )
+        branch = KnownBranch(
+            state=state,
+            leaf=chat.leaf,
+            messages=chat.messages,
+            without=chat.without,
+            size_bytes=thread_bytes + _bytes_of(chat.messages),
+            thread=thread,
+            thread_bytes=thread_bytes,
+            memory=chat.memory,
+        )
+        self._keep((tenant, chat.thread_id), branch)
 
     def note_answer(
         self, thread: Thread, leaf: str | None, message_id: str, answer: StoredAnswer
@@ -118,13 +131,34 @@ class BranchMemory:
         key = thread.tenant, thread.thread_id
         branch = self._branches.get(key)
         if branch is not None and branch.thread is not None and branch.leaf == leaf:
-            self._branches[key] = replace(branch, answer_id=message_id, answer=answer)
+            self._keep(key, replace(branch, answer_id=message_id, answer=answer))
 
     def forget_answer(self, thread: Thread) -> None:
         """Forget the answer of the remembered branch, because another message has followed it."""
         key = thread.tenant, thread.thread_id
         if (branch := self._branches.get(key)) is not None:
-            self._branches[key] = replace(branch, answer_id=None, answer=None)
+            self._keep(key, replace(branch, answer_id=None, answer=None))
+
+    def _keep(self, key: tuple[str, str], branch: KnownBranch) -> None:
+        if _size_of(branch) < MAX_BYTES:  # it grows by the prompt of the run that answers
+            self._branches[key] = branch
+        else:
+            self._branches.pop(key, None)
+
+
+def _size_of(branch: KnownBranch) -> int:
+    """Return the estimated size, in bytes, of a branch and of the prompt before its messages."""
+    prompt = branch.memory.prompt
+    beginning = () if prompt is None else takewhile(_is_of_no_branch, prompt.messages)
+    return branch.size_bytes + _bytes_of(beginning)
+
+
+def _is_of_no_branch(message: Message) -> bool:
+    return message.branch_index is None
+
+
+def _bytes_of(messages: Iterable[Message]) -> int:
+    return sum(BYTES_OF_MESSAGE + 4 * len(one.content) for one in messages)
 
 
 def numbered(history: Sequence[Message]) -> tuple[Message, ...]:

@@ -378,7 +378,10 @@ class Chats:
             is_read_back = turn.content is None or is_stored_unchanged(turn.content)
             if turn.state is not None and turn.history is not None and is_read_back:
                 reply["erasures"] = turn.state.erasures
-                chat = replace(chat, messages=numbered(turn.history))
+                memory = self.store.branches.memory.prompt_memory(
+                    thread.tenant, thread.thread_id, turn.state
+                )
+                chat = replace(chat, messages=numbered(turn.history), memory=memory)
             if turn.newest is not None:
                 reply["newest"] = turn.newest
         try:

@@ -71,7 +71,7 @@ def sent_back(messages: Sequence[Message], ids: IdRule, origin: str) -> list[Mes
     while at < len(messages):
         message = messages[at]
         at += 1
-        if message.role == "assistant":
+        if message.role == "assistant" and (message.tool_calls or not message.content.strip()):
             end = next(
                 (n for n in range(at, len(messages)) if messages[n].role == "assistant"),
                 len(messages),
@@ -100,10 +100,10 @@ def object_in(arguments: str) -> dict[str, Any]:
 def _turn(
     message: Message, following: Sequence[Message], ids: IdRule, used_ids: set[str], origin: str
 ) -> Iterator[Message]:
-    """Yield an assistant's message, followed by the results of its calls."""
-    if message.content.strip() and not message.tool_calls:
-        yield message
-        return
+    """Yield an assistant's message with its calls, followed by their results.
+
+    A message without text and calls is left out.
+    """
     results = [each for each in following if each.role == "tool"]
     calls_by_id = state_of(message, origin).get("calls", {})
     calls, answers, state = list[ToolCall](), list[Message](), dict[str, Any]()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.models.message_log import MessageLog
+from caseworker.models.message_log import MessageLog, PromptMemory
 from caseworker.models.ports import Message, ToolDefinition
 from caseworker.models.pricing import json_text, message_bytes
 from caseworker.models.tokens import utf8
@@ -42,10 +42,13 @@ class Cut:
 class Conversation:
     """The messages of one agent execution."""
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(
+        self, messages: Iterable[Message] = (), memory: PromptMemory | None = None
+    ) -> None:
+        """Begin with these messages; ``memory`` is that of :class:`MessageLog`."""
         self.messages: list[Message] = list(messages)
         """The full history."""
-        self._window = MessageLog(self.messages)
+        self._window = MessageLog(self.messages, memory)
 
     @property
     def window(self) -> Sequence[Message]:

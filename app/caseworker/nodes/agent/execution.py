@@ -24,6 +24,7 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.engine.report import class_of
 from caseworker.models.gateway import ModelAnswerIncomplete
+from caseworker.models.message_log import PromptMemory
 from caseworker.models.ports import Incomplete, Message
 from caseworker.nodes.agent.conversation import Conversation
 from caseworker.nodes.agent.definition import MAX_DEPTH, AgentDefinition, AgentInputError, ToolUse
@@ -68,6 +69,8 @@ class AgentTask:
     """Values for the agent's prompt variables, not yet validated."""
     messages: Sequence[Message]
     """The earlier messages of the conversation, followed by the request."""
+    memory: PromptMemory | None = None
+    """What the run before in the thread found out about the messages; None outside of threads."""
     linked: Toolset | None = None
     """Tools and agents linked to the step; None if there are none."""
     depth: int = 1
@@ -87,7 +90,7 @@ class AgentTask:
             raise AgentInputError(
                 [("input", "The agent has no request: give it an input or messages.")]
             )
-        return Conversation(messages)
+        return Conversation(messages, self.memory)
 
 
 class Agents:

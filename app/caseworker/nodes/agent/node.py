@@ -154,7 +154,7 @@ def _in_chat(task: AgentTask, data: AgentData, context: FlowContext) -> AgentTas
     if chat.user_tools and context.service(ChatScope).include_user_tools(context.path):
         brought = [ToolUse.model_validate(tool) for tool in chat.user_tools]
         definition = definition.model_copy(update={"tools": [*definition.tools, *brought]})
-    return replace(task, definition=definition, messages=messages_)
+    return replace(task, definition=definition, messages=messages_, memory=chat.memory)
 
 
 def _is_for_readers(context: FlowContext) -> bool:
