@@ -1,8 +1,8 @@
 """Keep the costs of waiting runs like those of ended ones, and index the definitions with uses.
 
 The calls of a waiting run do not change, so ``GET /spend`` need not read them. A trigger stores its
-costs when it begins to wait, and deletes them when it stops waiting. Costs of runs that wait already
-are stored in the background; see revision 20261130_1310.
+costs when it begins to wait, and deletes them when it stops waiting. The background job of revision
+20261130_1310 stores the costs of runs that already wait.
 
 Writes to ``runs`` are blocked for an instant. The index is built concurrently, first, so that
 an interrupted upgrade is repeated from the start.
