@@ -121,7 +121,7 @@ class ApprovalDesk(Protocol):
         ...
 
     def listening(self) -> AbstractContextManager[asyncio.Event]:
-        """Yield an event that is set whenever a new decision may exist, until the block ends."""
+        """Return a context manager that yields an event, set when a new decision may exist."""
         ...
 
 

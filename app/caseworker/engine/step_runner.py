@@ -378,7 +378,7 @@ class StepRunner:
         emit_cut_off(self._run, path, ABANDONED)
 
     def skipped(self, step_id: str) -> None:
-        """Emit the event that a step was skipped."""
+        """Emit a ``step.skipped`` event for a step, at most once per run."""
         if self._events is not None:
             path = self.path_of(step_id).text
             once_key = f"{path}|{STEP_SKIPPED}"

@@ -291,7 +291,10 @@ class ModelGateway:
     async def relay(self, context: FlowContext, chat_model: ChatModel, **about: Any) -> Answered:
         """Make the call of :meth:`relayed`, whose reply a relay passes on; return its result.
 
-        Raises as :meth:`Calls.perform`.
+        Raises:
+            CallFailedError: the call failed, and its retries are exhausted or it is not retryable.
+            OutcomeUnknownError: an earlier attempt may have taken effect and must not be repeated.
+            Stop: a limit or a cancel request refused or interrupted the call.
         """
         call = await self.relayed(context, chat_model, **about)
         call.relay.head.add_done_callback(partial(_forbid_repetition, call))

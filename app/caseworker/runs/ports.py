@@ -244,7 +244,7 @@ class RunStore(Protocol):
     async def stoppable(self, tenant: str, run_filter: RunFilter) -> Sequence[RunKey]:
         """Return the oldest matching runs that have not ended and have no cancel request.
 
-        At most ``wanted.limit`` keys are returned.
+        At most ``run_filter.limit`` keys are returned.
         """
         ...
 
@@ -354,10 +354,10 @@ class RunStore(Protocol):
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return an event object that is set when the run has new events.
+        """Return a context manager that yields an event, set whenever the run has new events.
 
-        It is set at once for events that this process stores. Notifications from other processes
-        can be lost while the store is unavailable.
+        Leaving the context stops listening. Events that this process stores set it at once.
+        Notifications from other processes can be lost while the store is unavailable.
         """
         ...
 

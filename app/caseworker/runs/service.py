@@ -129,7 +129,7 @@ class RunService:
     ) -> CancelledRuns:
         """Cancel the oldest matching runs one by one, each only if it still matches.
 
-        At most ``wanted.limit`` runs are cancelled. Runs that already have a cancel request are
+        At most ``run_filter.limit`` runs are cancelled. Runs that already have a cancel request are
         skipped.
         """
         redacted = None if reason is None else redact_text(reason)
@@ -236,7 +236,13 @@ class RunService:
         self._followers.close()
 
     async def wait(self, key: RunKey, *, seconds: float) -> Run:
-        """Return a run once it has ended, or in its current state after ``seconds``."""
+        """Return a run once it has ended, or in its current state after ``seconds``.
+
+        Returns early when the process shuts down.
+
+        Raises:
+            RunNotFoundError: the run does not exist.
+        """
         delay_seconds, max_delay_seconds = POLL_SECONDS
         until = time.monotonic() + seconds
         while True:

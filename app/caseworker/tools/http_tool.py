@@ -98,7 +98,13 @@ class HttpTool:
         self._client = resources.shared(http_client)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Send the request and return the JSON object, ``value`` or ``text`` of the response."""
+        """Send the request and return the response.
+
+        A JSON object is returned as it is, another JSON value under ``value``, text under ``text``;
+        an empty body is only the ``status``. Each failure is an error result, with the code
+        ``http_error``, ``redirect``, ``too_large``, ``unavailable``, ``unfit_response`` or
+        ``invalid_arguments``.
+        """
         url, request, body = self._operation.request(args)
         key, span = context.call_key or uuid.uuid4().hex, current_traceparent()
         headers = {

@@ -48,7 +48,10 @@ _ROUNDED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A tool call. In the table, its arguments contain placeholders."""
+    """A tool call that the planner proposes.
+
+    In rows of the sentence table, string arguments may contain placeholders such as ``{number}``.
+    """
 
     tool: str
     args: Mapping[str, Any]

@@ -140,7 +140,12 @@ class Scope(Account):
                 reservation.release()
 
     def charge(self, charge: Charge) -> None:
-        """Charge an exact amount: reserve and settle it at once; raises like :meth:`reserve`."""
+        """Charge an exact amount: reserve and settle it at once.
+
+        Raises:
+            BudgetExceededError: a limit would be exceeded; names the scope and the dimension.
+            ValueError: an amount is negative or not finite.
+        """
         if type(charge) is not CheckedCharge:
             charge = checked(charge)
         # Inlined because every step runs it: calls and ``with`` are expensive on CPython 3.11.

@@ -124,7 +124,7 @@ class Payloads:
 class _Room:
     """Limits a value to a number of characters before it is redacted.
 
-    Once the limit is used up, all further strings are omitted. A string is never cut here, because
+    Once the limit is exhausted, all further strings are omitted. A string is never cut here, because
     a secret that is cut before redaction would not be recognised.
     """
 

@@ -112,7 +112,7 @@ class ApprovalStore(Protocol):
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Yield an event that is set when a question of the run is decided.
+        """Return a context manager that yields an event, set when a question is decided.
 
         A notification can be lost, so callers must also poll :meth:`decisions`.
         """
@@ -162,7 +162,7 @@ class RunDesk:
         return await shielded(looking, grace_seconds=ASK_GRACE_SECONDS)
 
     def listening(self) -> AbstractContextManager[Notification]:
-        """Yield an event that is set when a question of this run is decided."""
+        """Return a context manager that yields an event, set when a question is decided."""
         return self.store.listening(self.run.key)
 
 

@@ -139,7 +139,7 @@ class PostgresApprovals:
             return await _read(connection, key, deciding.approval_id)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return an event that ``notifier`` sets when a question of the run is decided."""
+        """Return a context manager that yields an event, set when a question is decided."""
         return self.notifier.listening(key)
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:

@@ -309,7 +309,11 @@ class StepModels:
 
     @property
     def anthropic_base_url(self) -> str:
-        """Base URL for clients of Anthropic; raises as :attr:`base_url`."""
+        """Base URL for clients of Anthropic that open their own connections.
+
+        Raises:
+            RuntimeError: this process does not serve HTTP.
+        """
         return self._url("anthropic_base_url")
 
     @cached_property

@@ -120,7 +120,11 @@ class Owners:
     ) -> Response | None:
         """Have the owner of a run answer a request; None if it hangs and loses the run.
 
-        Raises as :meth:`Forwarder.forward`.
+        Raises:
+            UnreachableError: no connection could be established.
+            BrokenOffError: the connection was closed before the response.
+            MisdirectedError: another process must handle the request.
+            ClientDisconnect: the client of the request is gone.
         """
         sending = asyncio.ensure_future(self.forwarder.forward(request, content, owner))
         try:

@@ -209,7 +209,9 @@ class GatewaySession:
     ) -> PendingReply:
         """Begin a call and return its reply; ``repetition`` as for :meth:`answer`.
 
-        Raises as :meth:`begin_call`.
+        Raises:
+            RunEndedError: the run ended while the body of the request arrived.
+            SupersededError: a later attempt was opened since then.
         """
         await self.begin_call(key)
         return self.answer(call_request, **repetition)
@@ -290,7 +292,9 @@ class GatewaySession:
     ) -> Answered:
         """Report the tools whose results a request contains, and make its call.
 
-        Raises as :meth:`_call`.
+        Raises:
+            CallFailedError: every attempt failed, and no part of a reply was passed on.
+            Stop: a limit or a cancel request refused or interrupted the call.
         """
         await self.tools.report(call_request.body.results)
         root = self._context.path.call("llm", entry.key).text
@@ -379,7 +383,10 @@ class GatewaySession:
     async def perform(self, call: Call) -> Answered:
         """Make a call of the step, or replay it; a limit that it reaches ends the step.
 
-        Raises as :meth:`Calls.perform`.
+        Raises:
+            CallFailedError: the call failed, and its retries are exhausted or it is not retryable.
+            OutcomeUnknownError: an earlier attempt may have taken effect and must not be repeated.
+            Stop: a limit or a cancel request refused or interrupted the call.
         """
         parent = self._context.trace_parent
         return await self._durable(

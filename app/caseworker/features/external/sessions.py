@@ -159,6 +159,8 @@ class ExternalNode:
 
         Raises:
             Stop: a limit was reached, or the client sent nothing for too long.
+            HandOver: the parent run did not start in this process within ``PARENT_SECONDS``;
+                another process must execute this run.
             RecordedFailureError: the client reported an error.
         """
         sessions, key = context.service(Sessions), RunKey(context.run.tenant, context.run_id)

@@ -28,11 +28,12 @@ BYTES_OF_MESSAGE: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class ThreadState:
-    """The state of a thread in which the texts of its messages are known."""
+    """Version of a thread: remembered texts of messages are valid as long as it is unchanged."""
 
     created_at: datetime | None
     """Distinguishes threads that had the same ID one after the other."""
     erasures: int
+    """Number of erasures in the thread so far."""
 
 
 @dataclass(frozen=True, slots=True)

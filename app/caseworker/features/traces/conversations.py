@@ -24,7 +24,10 @@ def beginning_of(request: Any) -> str | None:
 
 
 def names_branch(request: Any) -> bool:
-    """Return whether a request names messages that a thread stores."""
+    """Return whether the stored request refers to messages of a thread instead of containing them.
+
+    A reference is a message with the key ``OF_BRANCH``.
+    """
     messages = request.get("messages") if isinstance(request, Mapping) else None
     return isinstance(messages, list) and any(
         isinstance(each, Mapping) and OF_BRANCH in each for each in messages

@@ -181,7 +181,10 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(slots=True, eq=False)
 class Failures:
-    """Builds the errors for one attempt."""
+    """Builds the ModelError of one attempt to call a model endpoint.
+
+    It masks the key and keeps the start of the reply's body.
+    """
 
     _provider: str
     _structured: bool

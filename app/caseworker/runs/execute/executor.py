@@ -284,10 +284,10 @@ class RunExecutor:
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
     async def end(self, key: RunKey) -> None:
-        """End a run that has started and was stopped, unless a process executes it.
+        """Claim a stopped run that no process executes, and replay its journal to end it.
 
-        It is executed for that, without a slot, up to the end of its journal. So its result and its
-        events are those of a run that is stopped while a process executes it.
+        The replay produces the same result and events as a stop during an execution. It needs no
+        slot.
         """
         if not self._open:
             return
@@ -590,7 +590,12 @@ class RunExecutor:
         return run.cancel_request is None and deaths >= self._limits.max_attempts
 
     async def _graph_of(self, active: ActiveRun, execution: Execution) -> GraphExecution:
-        """Build the graph execution; raises like :meth:`_outcome`."""
+        """Build the graph execution.
+
+        Raises:
+            GraphProblemsError: this process cannot execute the graph.
+            BranchNotFoundError: the messages that the run answers were deleted.
+        """
 
         def over() -> None:
             if execution.ended:  # before the end, the cost is part of the run's usage anyway

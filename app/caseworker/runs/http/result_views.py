@@ -123,7 +123,7 @@ class CaseCounters(View):
 
 
 class UsedModel(View):
-    """A model that answered calls, and their number."""
+    """A model that answered calls, with the number of those calls."""
 
     provider: str
     model: str

@@ -78,7 +78,10 @@ class CallLostError(ToolRefusedError):
 
 
 class Session:
-    """A connection to a server. A closed session is never reopened."""
+    """One connection to an MCP server, opened in a separate task when it is created.
+
+    A closed session is never reopened.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         """Start connecting, in a separate task."""
@@ -94,6 +97,7 @@ class Session:
         self._drained = asyncio.Event()
         """Set when no call in flight needs the connection."""
         self._look = asyncio.Event()
+        """Set when the tools must be listed again, or the session must end."""
         self._at_once = asyncio.Event()
         """Set when the next listing must not be delayed."""
         self._listed = asyncio.Event()

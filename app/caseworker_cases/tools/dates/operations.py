@@ -32,9 +32,10 @@ RELATIVE_DAYS: Mapping[str, int] = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Typed access to arguments that match the calendar tool's schema.
+    """Typed access to arguments that already match the calendar tool's schema.
 
-    Every method raises ``ToolRefusedError`` if a value is invalid.
+    Methods raise ``ToolRefusedError`` for values that the schema cannot check: dates, instants,
+    units and time zones.
     """
 
     args: Mapping[str, Any]

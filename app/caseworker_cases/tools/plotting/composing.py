@@ -225,7 +225,7 @@ def _title(several: Sequence[PriceSeries], request: PlotRequest) -> str:
 
 
 class Candle(NamedTuple):
-    """The open, high, low and close prices of one period."""
+    """The open, high, low and close prices of one period, in the currency of the quotes."""
 
     day: date
     """Day in the middle of the period."""
@@ -262,7 +262,10 @@ PERIODS = (
 
 
 def period_for(first: date, last: date, pixels: float) -> Period:
-    """Return the shortest period whose candles can be distinguished in this width."""
+    """Return the shortest period whose candles are far enough apart in ``pixels`` of width.
+
+    Each candle gets at least ``PIXELS_A_CANDLE``. Returns the longest period if none fits.
+    """
     max_candles = pixels / PIXELS_A_CANDLE
     span = (last - first).days + 1
     return next(

@@ -192,7 +192,8 @@ class RunAdmission:
         return state
 
     async def _let_calls_reserve(self, connection: AsyncConnection, rate: RateState | None) -> None:
-        """Refuse the run if the quota is used up; otherwise each of its calls reserves its cost."""
+        """Refuse the run if the quota is exhausted; otherwise each of its calls reserves its cost.
+        """
         key = self.new.key
         costs = await connection.exec_driver_sql(COSTS, {"tenant": key.tenant})
         use = costs.mappings().one()

@@ -241,7 +241,10 @@ class Postmaster:
             return False
 
     def wait_for_exit(self) -> None:
-        """Wait until a stopped server's process has exited; it removes its PID file earlier."""
+        """Block until the process of the stopped server has exited, without a time limit.
+
+        The PID file is already gone by then.
+        """
         while self.is_alive():
             time.sleep(0.01)
 

@@ -64,9 +64,10 @@ class Search:
     """Set when work is due."""
 
     async def keep(self, work: Callable[[], Awaitable[object]], pause_seconds: float = 0) -> None:
-        """Do the work whenever it is due; after a database outage, when it is found again.
+        """Call ``work`` each time ``due`` is set, until cancelled.
 
-        Between two calls of ``work`` are at least ``pause_seconds``, for work that may stay due.
+        A database outage skips one call; the next search sets ``due`` again. Two calls are at least
+        ``pause_seconds`` apart, for work that may stay due.
         """
         while True:
             await self.due.wait()

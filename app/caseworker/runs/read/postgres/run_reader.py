@@ -214,7 +214,10 @@ class PostgresRunReader:
         return EventPage(events_, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return an event object that is set when the run has new events."""
+        """Return a context manager that yields an event, set whenever the run has new events.
+
+        Leaving the context stops listening.
+        """
         return self.journal.notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
