@@ -349,7 +349,11 @@ def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None)
 def recording(
     settings: Settings, record: Path | None, about: Mapping[str, Any]
 ) -> Iterator[Recorder | None]:
-    """Record model replies for the duration of the block, if a file is given."""
+    """Record model replies for the duration of the block, if a file is given.
+
+    Raises:
+        StartupError: the file cannot be written.
+    """
     if record is None:
         yield None
         return

@@ -61,7 +61,11 @@ class Providers:
         return iter(self._points)
 
     def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
-        """Create the model provider that is registered as ``name``, for an endpoint."""
+        """Create the model provider that is registered as ``name``, for an endpoint.
+
+        Raises:
+            StartupError: the provider cannot be created, or lacks an attribute.
+        """
         provider: ModelProvider = created(self._points[name], "provider", endpoint)
         if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
             raise StartupError(

@@ -160,7 +160,11 @@ class ContextNode:
             self._begin = node.begin if node.blocking else node.fn
 
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
-        """Execute the node with the step's context."""
+        """Execute the node with the step's context.
+
+        Raises:
+            TypeError: the node returned a generator.
+        """
         outcome = self._begin(execution_context(context, self._input))
         if type(outcome) in _VALUES:
             return ExecutionResult({DEFAULT_HANDLE: outcome})

@@ -50,9 +50,7 @@ class RegisteredFunctions:
         return ExecutionResult({DEFAULT_HANDLE: result})
 
     def faults(self, data: FunctionData) -> list[Fault]:
-        """Return one fault if no function is registered under the step's name; otherwise an empty
-        list.
-        """
+        """Return one fault if no function has the step's name; otherwise an empty list."""
         if data.name in self._functions:
             return []
         return [("name", f"No function {quoted(data.name)} is registered here.")]

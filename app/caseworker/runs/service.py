@@ -145,7 +145,11 @@ class RunService:
         return CancelledRuns(ended, len(stopped) - ended, more=len(keys) > run_filter.limit)
 
     async def get(self, key: RunKey) -> Run:
-        """Return a run in its current state."""
+        """Return a run in its current state.
+
+        Raises:
+            RunNotFoundError: the run does not exist.
+        """
         run = await self.store.get(key)
         if run is None:
             raise RunNotFoundError(key.run_id)
@@ -262,7 +266,11 @@ class RunService:
                     await self._executor.ended(key)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
-        """Return up to ``limit`` events with sequence numbers greater than ``after``."""
+        """Return up to ``limit`` events with sequence numbers greater than ``after``.
+
+        Raises:
+            RunNotFoundError: the run does not exist.
+        """
         page = await self.store.events(key, after=after, limit=limit)
         if page is None:
             raise RunNotFoundError(key.run_id)

@@ -153,7 +153,11 @@ class Body:
     """The properties that only responses contain."""
 
     def content(self, value: Any) -> tuple[str, bytes]:
-        """Return media type and bytes of a value."""
+        """Return media type and bytes of a value.
+
+        Raises:
+            ToolRefusedError: the body is a form and ``value`` is no object.
+        """
         kind = essence(self.media_type)
         if is_json_type(kind):
             return self.media_type, _encoded(json.dumps(value), self.media_type)

@@ -44,6 +44,9 @@ def symbol_of(name: str) -> str:
     """Return the ticker symbol for a company name or ticker, in any case.
 
     A name that is not in the table is treated as a symbol, because a source may know it.
+
+    Raises:
+        ToolRefusedError: the text cannot be a symbol.
     """
     words = " ".join(name.lower().removeprefix("$").split())
     listed_symbol = SYMBOLS.get(_LEGAL_FORM.sub("", words))
@@ -74,7 +77,11 @@ def symbols_of(names: Sequence[str], minimum: int, maximum: int) -> list[str]:
 
 
 def day_in(text: str) -> date:
-    """Parse a date argument in the form YYYY-MM-DD."""
+    """Parse a date argument in the form YYYY-MM-DD.
+
+    Raises:
+        ToolRefusedError: the text is not a date in this form.
+    """
     try:
         return date.fromisoformat(text)
     except ValueError as error:
@@ -82,7 +89,12 @@ def day_in(text: str) -> date:
 
 
 async def fetched(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> PriceSeries:
-    """Fetch a symbol's prices between the arguments ``start`` and ``end``."""
+    """Fetch a symbol's prices between the arguments ``start`` and ``end``.
+
+    Raises:
+        ToolRefusedError: a date is invalid, ``start`` is after ``end``, or the source
+            failed.
+    """
     start, end = (day_in(args[name]) if name in args else None for name in ("start", "end"))
     if start is not None and end is not None and start > end:
         raise ToolRefusedError(f"'start' ({start}) must not be later than 'end' ({end})")

@@ -91,7 +91,11 @@ class Plotter(PriceTool):
         return cls(resources.shared(price_source), resources.shared(_renderer))
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Draw the requested chart and store it."""
+        """Draw the requested chart and store it.
+
+        Raises:
+            ToolRefusedError: the chart is invalid, or cannot be stored.
+        """
         sink = context.artifacts
         if sink is None:
             raise ToolRefusedError(

@@ -167,6 +167,10 @@ class ExecutionGraph:
         """Create a node below ``parent_id`` and return its ID.
 
         Its status is ``created``, or ``running`` if ``running`` is set.
+
+        Raises:
+            ValueError: the kind is unknown, or ``parent_id`` is None.
+            RuntimeError: the root has ended.
         """
         if kind not in KINDS:
             raise ValueError(f"kind must be llm, tool or system, not {kind!r}")
@@ -192,7 +196,11 @@ class ExecutionGraph:
             lock.release()
 
     def begin_step(self, parent_id: str, name: str, metadata: Metadata) -> str:
-        """Create a running ``system`` node like :meth:`begin_node`, without validation."""
+        """Create a running ``system`` node like :meth:`begin_node`, without validation.
+
+        Raises:
+            RuntimeError: the root has ended.
+        """
         lock = self._lock
         lock.acquire()
         try:

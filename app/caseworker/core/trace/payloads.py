@@ -124,8 +124,8 @@ class Payloads:
 class _Room:
     """Limits a value to a number of characters before it is redacted.
 
-    Once the limit is exhausted, all further strings are omitted. A string is never cut here, because
-    a secret that is cut before redaction would not be recognised.
+    Once the limit is exhausted, all further strings are omitted. A string is never cut here,
+    because a secret that is cut before redaction would not be recognised.
     """
 
     _chars_left: int

@@ -123,7 +123,12 @@ class RunArtifacts:
         return CallArtifacts(self, call_key)
 
     async def keep(self, new: NewArtifact) -> None:
-        """Store a file; raise the same errors as :meth:`CallArtifacts.save`."""
+        """Store a file.
+
+        Raises:
+            NoRoomForArtifactError: the run has no space left for it.
+            Stop: the run is no longer executed by this process.
+        """
         match await self._save(new):
             case KeepOutcome.FULL:
                 raise NoRoomForArtifactError(self.limits)

@@ -164,7 +164,12 @@ class StepWork:
         return threading.get_ident() != self._thread
 
     def check(self) -> None:
-        """Raise the stop of the step, or one if its function has ended."""
+        """Check that the step may still make calls.
+
+        Raises:
+            Stop: the step was stopped.
+            HandOver: the function of the step has ended.
+        """
         if (stop := self.stop) is not None:
             raise stop.with_traceback(None)
         if self._closed:

@@ -217,7 +217,11 @@ class Chats:
     ) -> PlannedReply:
         """Plan the answer to a copy of a user message with changed ``content``.
 
-        ``place`` is that of the message. Raises the errors of :meth:`saying`.
+        ``place`` is that of the message.
+
+        Raises:
+            MessageNotFoundError: the message does not exist.
+            InvalidRunError: the message is not a user message.
         """
         if place.message is None:
             raise MessageNotFoundError(message_id)

@@ -88,8 +88,7 @@ class TierCostView(View):
 
 
 class StopView(View):
-    """The call that caused the run to stop: the first call that a limit or a cancel request ended.
-    """
+    """The call that caused the run to stop: the first that a limit or a cancel request ended."""
 
     node_id: str
     kind: str

@@ -132,7 +132,11 @@ class ModelTransport:
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
-        """Send one request and return the reply, whose body has not been read yet."""
+        """Send one request and return the reply, whose body has not been read yet.
+
+        Raises:
+            ConnectionFailedError: no reply was received.
+        """
         if self._session is None:
             self._session = self._open_session()
         all_headers = {**headers, _ACCEPT_ENCODING: "identity"}

@@ -37,6 +37,10 @@ class Shortening:
         Messages are not summarised before the ``last`` turn, because that turn needs the last
         permitted call. ``options`` holds the model, its options and the seed for the call that
         summarises.
+
+        Raises:
+            ConversationTooLongError: the limit is exceeded and the policy is
+                ``refuse``.
         """
         spec, conversation = self.spec, self.conversation
         if spec.max_tokens is None:

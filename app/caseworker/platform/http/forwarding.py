@@ -89,7 +89,11 @@ class Address:
 
 
 def own_address(url: str | None) -> Address:
-    """Return a new address for this process, with a socket that only its user can reach."""
+    """Return a new address for this process, with a socket that only its user can reach.
+
+    Raises:
+        PermissionError: another user owns the folder of the socket or may read it.
+    """
     folder = Path(tempfile.gettempdir()) / f"caseworker-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:

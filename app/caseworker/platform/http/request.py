@@ -411,6 +411,8 @@ class ApiRequest(Request):
             ProblemError: anonymous access is not allowed for this request, or the tenant has too
                 many concurrent requests.
             StoreUnavailableError: the credential cannot be checked at the moment.
+            ScopeMissingError: the credential lacks the scope, or is the key of another
+                run.
         """
         extend_deadline(request.scope)
         shared: HttpContext = request.app.state.shared

@@ -99,7 +99,11 @@ class Inputs:
 
 
 def zone_named(name: str) -> ZoneInfo:
-    """Return the time zone with this IANA name."""
+    """Return the time zone with this IANA name.
+
+    Raises:
+        ToolRefusedError: the time zone is unknown.
+    """
     try:
         if name:
             return ZoneInfo(name)
@@ -140,7 +144,11 @@ class Operation:
 
 
 def perform(operation: str, inputs: Inputs) -> ToolResult:
-    """Validate the arguments for an operation and run it."""
+    """Validate the arguments for an operation and run it.
+
+    Raises:
+        ToolRefusedError: an argument is missing, unused or invalid.
+    """
     definition = OPERATIONS[operation]
     names = inputs.args.keys() - {"operation", "timezone"}
     needs, accepts = set(definition.needs.split()), set(definition.takes.split())

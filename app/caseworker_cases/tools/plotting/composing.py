@@ -122,7 +122,11 @@ class PlotRequest:
 
 
 def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
-    """Build the chart for one series, or for several that are indexed to 100 at the start."""
+    """Build the chart for one series, or for several that are indexed to 100 at the start.
+
+    Raises:
+        ToolRefusedError: the series share fewer than ``LEAST_DAYS`` trading days.
+    """
     shared = set.intersection(*({day.day for day in series.days} for series in several))
     if len(shared) < LEAST_DAYS:
         raise ToolRefusedError(

@@ -110,6 +110,7 @@ class PostgresDefinitions:
 
         Raises:
             ContainedDefinitionGoneError: one of ``new.uses`` no longer exists.
+            GraphRefusedError: an edge does not state its channel.
         """
         try:
             async with transaction(self._engines.work, new.tenant) as connection:
