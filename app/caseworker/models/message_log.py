@@ -33,7 +33,7 @@ class StoredPrompt:
 
 @dataclass(frozen=True, slots=True)
 class KnownPrompt:
-    """What a call found out about its messages."""
+    """Messages of a call, with their hash state and token count."""
 
     messages: Sequence[Message]
     head: str
@@ -47,7 +47,7 @@ class KnownPrompt:
 
 @dataclass(slots=True)
 class PromptMemory:
-    """Passes what the first call of a run found out to the next run of its thread.
+    """Passes hash state and token count of a run's first call to the next run of its thread.
 
     The prompt of that run usually begins with the same messages.
     """

@@ -416,7 +416,7 @@ class Permission:
     cancel_request: CancelRequest | None
     answered_at: float | None = field(default=None, compare=False)
     """Time, on the monotonic clock, from which the age of this permission is measured: the arrival
-    of the response or, if it was slow, the time of the request. None stands for the time of the
+    of the response or, if it was slow, the time of the request. None means the time of the
     check."""
     holds: Mapping[HoldKey, HoldAnswer] = field(default_factory=dict, compare=False)
     """Answers to the holds of the write, by :attr:`Hold.key`."""

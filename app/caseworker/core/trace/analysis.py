@@ -184,7 +184,7 @@ def _halted_last(snapshot: Snapshot) -> list[TraceNode]:
 
 
 def _work_of(node: TraceNode) -> tuple[str | None, str, str]:
-    """Return what a node and its repetitions after an interruption have in common."""
+    """Return the identity that a node shares with its repetitions after an interruption."""
     is_system = node["kind"] == "system"
     name = path_of(node, node["metadata"]) if is_system else node["name"]
     return node["parent_id"], node["kind"], name

@@ -55,7 +55,7 @@ class KnownBranch:
     """ID of the message that answered the leaf; None if it is unknown."""
     answer: StoredAnswer | None = None
     memory: PromptMemory = field(default_factory=PromptMemory)
-    """What the run that answers the leaf found out about the messages."""
+    """Hashes and token counts of the messages, from the run that answers the leaf."""
 
     @property
     def is_plain(self) -> bool:
@@ -101,7 +101,7 @@ class BranchMemory:
         return branch
 
     def prompt_memory(self, tenant: str, thread_id: str, state: ThreadState) -> PromptMemory:
-        """Return what the last run in a thread found out about its messages, or a new memory."""
+        """Return the hashes and token counts from the last run of a thread, or a new memory."""
         branch = self._branches.get((tenant, thread_id))
         return PromptMemory() if branch is None or branch.state != state else branch.memory
 

@@ -1,4 +1,4 @@
-"""The feature ``traces``: what a run did, as a whole and call by call."""
+"""The feature ``traces``: the trace and the analysis of a run, and its calls one by one."""
 
 from typing import Final
 

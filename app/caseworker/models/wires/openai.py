@@ -399,6 +399,6 @@ def _texts_below(value: Any) -> Iterator[str]:
 
 
 def _index(value: Any) -> int | None:
-    """Return the index of a call; some endpoints send it as a string, others omit it (None)."""
+    """Return the index of a call, also from a string; None if the endpoint omitted it."""
     text = str(value)
     return int(text) if text.isascii() and text.isdecimal() else None

@@ -27,7 +27,7 @@ ACCOUNT_CHANNEL = "caseworker_accounts"
 
 QUIET_SECONDS = 15.0
 """Seconds without notifications after which the connection is checked. Until a lost connection is
-noticed, the statements of each heartbeat find what was not notified."""
+noticed, the statements of each heartbeat find the changes without a notification."""
 
 ANSWER_SECONDS = 5.0
 
@@ -40,7 +40,7 @@ async def listen(
     heard: Callable[[Notify], Awaitable[None]],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``heard`` with every notification that arrives from now on.
+    """Call ``on_notification`` with every notification that arrives from now on.
 
     ``listening`` is awaited once listening has started, so that the caller can look for events that
     it missed before.

@@ -243,7 +243,7 @@ class Postmaster:
     def wait_for_exit(self) -> None:
         """Block until the process of the stopped server has exited, without a time limit.
 
-        The PID file is already gone by then.
+        The server removes its PID file earlier.
         """
         while self.is_alive():
             time.sleep(0.01)

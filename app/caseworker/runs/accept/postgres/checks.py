@@ -1,4 +1,4 @@
-"""What a run must pass to be accepted, besides the queue; the feature ``quotas`` checks it."""
+"""Checks that a run must pass to be accepted; the feature ``quotas`` implements them."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
