@@ -50,8 +50,8 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
     for count, (node, branch) in enumerate(_tree(snapshot, root)):
         if count == max_calls:
             break
-        status_, lasted = rows.status(node), duration_ms(node, snapshot)
-        style = STYLES[status_]
+        node_status, lasted = rows.status(node), duration_ms(node, snapshot)
+        style = STYLES[node_status]
         mark = "* " if node["node_id"] in critical else "  "
         shortest_ms = total_ms / _BAR  # keeps calls of zero duration visible
         start = min(node["start_ts_ms"] - began, total_ms - shortest_ms)
@@ -59,7 +59,7 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
         used = (node["tokens_in"] or 0, node["tokens_out"] or 0)
         table.add_row(
             Text.assemble((mark, "bold"), (branch, "dim"), label, overflow="ellipsis"),
-            Text(status_, style),
+            Text(node_status, style),
             Bar(
                 total_ms,
                 start,

@@ -187,10 +187,10 @@ def _load_plugins(settings: Settings) -> None:
 
     check_providers(settings)
     agents = settings.agents
-    agents_ = with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
+    all_agents = with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
     kind = KINDS[DefinitionKind.AGENT]
-    problems = graph_problems(settings, [kind.graph_of(one.agent) for one in agents_])
-    for one, of_one in zip(agents_, problems, strict=True):
+    problems = graph_problems(settings, [kind.graph_of(one.agent) for one in all_agents])
+    for one, of_one in zip(all_agents, problems, strict=True):
         require_valid(one, kind.at_home(of_one))
 
 

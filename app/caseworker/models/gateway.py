@@ -344,12 +344,12 @@ class ModelGateway:
         content = await self._redaction.call(measure, size)
         if body.written_bytes > LONG_BODY_BYTES:
             await asyncio.to_thread(getattr, content, "near_tokens")
-        parameters_ = {
+        trace_parameters = {
             name: it for name, it in provider_body.items() if name not in _NOT_PARAMETERS
         }
         added = body.messages[stored.messages if stored else 0 :]
         same = stored is not None and stored.parameters == body.hashes
-        redact = partial(self._payloads.prompt, added, {} if same else parameters_)
+        redact = partial(self._payloads.prompt, added, {} if same else trace_parameters)
         chars = self._payloads.chars_to_redact(added) if same else size
         displayed = await self._redaction.call(redact, chars)
         call = RelayedCall(
@@ -486,8 +486,8 @@ def model_request_hash(chat_model: ChatModel, request: ModelRequest, log: Messag
         rest += f', "tools": [{", ".join([tool.form(_canonical) for tool in request.tools])}]'
     head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
     if log is None:
-        messages_ = ", ".join([message.canonical_json() for message in request.messages])
-        hasher = hashlib.sha256(f"{head}{messages_}".encode())
+        message_texts = ", ".join([message.canonical_json() for message in request.messages])
+        hasher = hashlib.sha256(f"{head}{message_texts}".encode())
     else:
         hasher = log.hashed(head, len(request.messages))
     hasher.update(f"], {rest}}}".encode())

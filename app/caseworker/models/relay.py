@@ -340,10 +340,10 @@ class RelayedCall(ModelCall):
             self.relay.hold(head)
         is_long = len(passed) > LONG_REPLY_BYTES
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
-        reply_ = answer.reply() or _counted(answer, self.chat_model.model)
-        usage, spent = self._answered(reply_)
-        self._report_output_limit(reply_)
-        value = journaled(reply_, usage, spent)
+        model_reply = answer.reply() or _counted(answer, self.chat_model.model)
+        usage, spent = self._answered(model_reply)
+        self._report_output_limit(model_reply)
+        value = journaled(model_reply, usage, spent)
         value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*object_ids]} if object_ids else {})}
         return Reply(value, spent, noted(value, self.chat_model.model))
 

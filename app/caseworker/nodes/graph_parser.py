@@ -131,8 +131,8 @@ def read(
     ``models`` contains the models that the graph may use; None permits any.
     """
     reader = _GraphReader(types, [], graph_id, models)
-    graph_ = read_graph(reader, graph)
-    return graph_, tuple(reader.problems)
+    graph_step = read_graph(reader, graph)
+    return graph_step, tuple(reader.problems)
 
 
 def read_graph(reader: _GraphReader, value: Any) -> InnerGraph | None:

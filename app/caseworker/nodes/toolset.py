@@ -105,8 +105,8 @@ class ToolsetNode:
     ) -> Toolset:
         """Return the step's own tools and those of the toolsets linked to it."""
         linked = await linked_tools(context)
-        tools_ = data.toolset()
-        return tools_ if linked is None else tools_ | linked
+        own_tools = data.toolset()
+        return own_tools if linked is None else own_tools | linked
 
 
 async def linked_tools(context: FlowContext) -> Toolset | None:

@@ -213,8 +213,10 @@ class HttpOperation:
             raise ValueError("url: placeholders are {name}, in the path or the query only")
         for name in PLACEHOLDER.findall(self.url):
             if name not in filled:
-                names_ = ", ".join(required) or "none"
-                raise ValueError(f"url: {{{name}}} is no required argument; those are: {names_}")
+                required_names = ", ".join(required) or "none"
+                raise ValueError(
+                    f"url: {{{name}}} is no required argument; those are: {required_names}"
+                )
 
     def request(self, args: Mapping[str, Any]) -> tuple[str, dict[str, str], bytes]:
         """Return URL, headers and body for arguments; the body is empty if there is none.

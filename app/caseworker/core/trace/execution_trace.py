@@ -136,8 +136,8 @@ class ExecutionTrace(TraceFields):
     def to_dict(self) -> JsonObject:
         """Return the trace as a JSON object, with payloads as ``as_json`` renders them."""
         names = [each.name for each in fields(self) if each.name != "steps"]
-        fields_ = {name: as_json(getattr(self, name)) for name in names}
-        return {**fields_, "steps": [_step_as_json(step) for step in self.steps]}
+        totals = {name: as_json(getattr(self, name)) for name in names}
+        return {**totals, "steps": [_step_as_json(step) for step in self.steps]}
 
     def _followed(self) -> "_Seen":
         """Return the steps of all sources; cached until a source's revision changes."""

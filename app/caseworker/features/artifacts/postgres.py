@@ -113,10 +113,10 @@ class PostgresArtifacts:
             RunNotFoundError: the run does not exist.
             ArtifactNotFoundError: the run has no file of this name.
         """
-        artifacts_ = await self.find(key, name)
-        if not artifacts_:
+        matches = await self.find(key, name)
+        if not matches:
             raise ArtifactNotFoundError(name)
-        return artifacts_[0]
+        return matches[0]
 
     async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
         """Yield the contents of a file in chunks; each chunk is read when it is needed.

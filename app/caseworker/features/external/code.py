@@ -115,12 +115,12 @@ async def run_code(
     work, usual = StepWork(context), execution_context(context, step_input)
     if function.blocking:  # its thread has no event loop
         work.session.touch()
-    limits_ = {each.name: getattr(usual, each.name) for each in fields(usual)}
+    usual_limits = {each.name: getattr(usual, each.name) for each in fields(usual)}
     try:
         try:
             async with asyncio.timeout(None) as limit:
                 work.limit = limit
-                running = function.execute(CodeContext(**limits_, **about, work=work))
+                running = function.execute(CodeContext(**usual_limits, **about, work=work))
                 result = await contained(running, passing=STOPS)
         finally:
             await work.close()
@@ -249,14 +249,14 @@ class StepWork:
         self.check()
         digest, number = self._next(question)
         path = self.context.path.call("ask", f"{digest}-{number}")
-        question_ = Question(
+        approval_question = Question(
             subject=self.context.node_id,
             message=question,
             arguments={},
             schema=None,
             timeout_seconds=timeout_seconds,
         )
-        return await self.context.service(Approvals).decision(self.context, path, question_)
+        return await self.context.service(Approvals).decision(self.context, path, approval_question)
 
     def _next(self, text: str) -> tuple[str, int]:
         """Return the digest of a text, and how often the function has used it."""

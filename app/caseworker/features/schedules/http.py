@@ -203,8 +203,10 @@ async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
         await new.require_models_of(quota.models)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
         problem = request.problem_of(error)
-        violations_ = [Violation(f"run.{each.field}", each.message) for each in problem.violations]
-        raise ProblemError(problem.kind, problem.detail, violations=violations_) from None
+        run_violations = [
+            Violation(f"run.{each.field}", each.message) for each in problem.violations
+        ]
+        raise ProblemError(problem.kind, problem.detail, violations=run_violations) from None
     return new
 
 

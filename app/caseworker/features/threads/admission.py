@@ -225,17 +225,17 @@ class ThreadAdmission:
         self, thread: Thread, body: AnswerBody, question: str
     ) -> tuple[NewRun, tuple[Mapping[str, Any], ...]]:
         """Return a validated run of the agent or graph that answers, and the user's tools."""
-        kind, definition_ = next(_definitions_in(body), (thread.kind, thread.definition))
+        kind, definition = next(_definitions_in(body), (thread.kind, thread.definition))
         rules = cast("GraphAdmission", self._admissions[RunKind(kind)])
         inputs = dict(thread.inputs if body.inputs is None else body.inputs)
         stored = None
-        if is_reference(definition_):
+        if is_reference(definition):
             with suppress(DefinitionNotFoundError):
-                reference = reference_from(definition_, kind)
+                reference = reference_from(definition, kind)
                 stored = await self._definitions.get(thread.tenant, reference)
         run = GraphRunBody.model_construct(
             kind="graph",
-            graph=rules.chat_graph(definition_, stored, with_inputs=bool(inputs)),
+            graph=rules.chat_graph(definition, stored, with_inputs=bool(inputs)),
             inputs={**rules.by_handle(inputs), DEFAULT_HANDLE: question},
             **{name: getattr(body, name) for name in ("budget", "deadline", "seed", "timezone")},
             metadata=body.metadata,

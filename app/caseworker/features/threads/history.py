@@ -53,10 +53,10 @@ def history_of(
     ``answers`` are the stored answers of the branch by message ID. The newest ones include their
     tool calls.
     """
-    messages_ = list(spoken(branch, _calls_in(branch, answers)))
-    if not messages_ or messages_[-1].role != "user":
-        messages_.append(Message(role="user", content=GO_ON))
-    return messages_
+    history = list(spoken(branch, _calls_in(branch, answers)))
+    if not history or history[-1].role != "user":
+        history.append(Message(role="user", content=GO_ON))
+    return history
 
 
 def _calls_in(
@@ -100,15 +100,15 @@ def _rounds(messages: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
     for at, message in enumerate(messages):
         behind = takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])
         results = {one["tool_call_id"]: one["content"] for one in behind if "content" in one}
-        calls_ = [
+        tool_calls = [
             ToolCall(id=call["id"], name=call["name"], arguments=call["arguments"])
             for call in message.get("tool_calls", ())
             if call["name"] != FINISH and call["id"] in results
         ]
-        if not calls_:
+        if not tool_calls:
             continue
         content = message.get("content", "")
-        yield Message(role="assistant", content=content, tool_calls=tuple(calls_))
-        for call in calls_:
+        yield Message(role="assistant", content=content, tool_calls=tuple(tool_calls))
+        for call in tool_calls:
             result = results[call.id]
             yield Message(role="tool", content=result, tool_call_id=call.id, tool_name=call.name)

@@ -161,9 +161,9 @@ class PayloadReading:
         if not sources.keys:
             return self._payloads.display(sources.inputs({}))
         # The step comes last, so if it is missing the size limit was reached before it.
-        call_keys_ = (*sources.keys.values(), record.call_key)
+        source_keys = (*sources.keys.values(), record.call_key)
         records = await self._store.payloads(
-            run.key, max_bytes=self._max_shown_bytes, call_keys=call_keys_
+            run.key, max_bytes=self._max_shown_bytes, call_keys=source_keys
         )
         outputs = {each.call_key: _reply_of(each) or {} for each in records if each.call_key}
         if record.call_key not in outputs:

@@ -125,7 +125,9 @@ class PostgresWebhooks:
             if row is None:
                 return None
             secrets = (await connection.exec_driver_sql(_SECRETS, (tenant,))).all()
-        return Attempt(_delivery(row), self.box.opened([row_.secret for row_ in secrets]))
+        return Attempt(
+            _delivery(row), self.box.opened([secret_row.secret for secret_row in secrets])
+        )
 
     async def end(
         self,

@@ -129,8 +129,8 @@ def report_in(document: Any) -> ErrorReport:
     if not isinstance(error, dict):
         return ErrorReport(error if isinstance(error, str) else "", frozenset(), body)
     codes = (error.get(name) for name in ("code", "type", "status", "status_code", "param"))
-    codes_ = frozenset(str(code).lower() for code in codes if isinstance(code, str | int))
-    return ErrorReport(": ".join(_messages(error)), codes_, body)
+    error_codes = frozenset(str(code).lower() for code in codes if isinstance(code, str | int))
+    return ErrorReport(": ".join(_messages(error)), error_codes, body)
 
 
 def error_in(document: Any) -> Any:

@@ -143,7 +143,7 @@ class ModelTransport:
         if (span := current_traceparent()) is not None:
             all_headers[HEADER] = span
         target = urlsplit(url)
-        response_ = self._session.post(
+        sending = self._session.post(
             url,
             headers=all_headers,
             data=_Body(content, note_sent),
@@ -152,7 +152,7 @@ class ModelTransport:
         )
         del headers, content, all_headers, target  # else kept until the reply arrives
         try:
-            response = await response_
+            response = await sending
         except TimeoutError:
             raise
         except _FAILURES as error:

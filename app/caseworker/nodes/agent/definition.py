@@ -325,10 +325,10 @@ class AgentDefinition(StepData):
         for place, text in self.prompt.texts():
             unknown = dict.fromkeys(name for name in text.names if name not in self.inputs)
             if unknown:
-                names_ = listed(self.inputs) or "none"
+                declared = listed(self.inputs) or "none"
                 names = ", ".join(map(quoted, unknown))
                 message = (
-                    f"The variables {names} are not declared in inputs, which declares: {names_}."
+                    f"The variables {names} are not declared in inputs, which declares: {declared}."
                 )
                 yield ("prompt", *place), message
 

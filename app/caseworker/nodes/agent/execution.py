@@ -417,10 +417,10 @@ def _is_within(stop: Stop, caller: Scope) -> bool:
     return (stop.cause.scope or "").startswith(f"{caller.name}/")
 
 
-def _terminate_reason(ended: BaseException, stop_: Stop | None) -> str:
+def _terminate_reason(ended: BaseException, step_stop: Stop | None) -> str:
     if isinstance(ended, ModelAnswerIncomplete):
         return "incomplete"
-    stop = stop_ or next((one for one in causes(ended) if isinstance(one, Stop)), None)
+    stop = step_stop or next((one for one in causes(ended) if isinstance(one, Stop)), None)
     if stop is None:
         return "aborted" if isinstance(ended, asyncio.CancelledError) else "error"
     if stop.cause.kind is StopKind.BUDGET and stop.cause.interrupts:

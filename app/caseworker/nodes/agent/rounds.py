@@ -132,11 +132,11 @@ class ToolRound:
 
     def signature(self) -> str:
         """Return a text that is the same for turns with equal calls and equal results."""
-        calls_ = [
+        calls_as_json = [
             [call.name, arguments_of(call), self._results.get(index)]
             for index, call in enumerate(self._calls, 1)
         ]
-        return json.dumps(calls_, sort_keys=True)
+        return json.dumps(calls_as_json, sort_keys=True)
 
 
 def _cut(text: str) -> str:

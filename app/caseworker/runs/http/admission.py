@@ -419,8 +419,8 @@ class ExternalAdmission(Admission):
     def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
-        settings_ = {name: value for name, value in settings.items() if name != "parent"}
-        return {**settings_, "input": request.inputs.get(DEFAULT_HANDLE)}
+        overridable = {name: value for name, value in settings.items() if name != "parent"}
+        return {**overridable, "input": request.inputs.get(DEFAULT_HANDLE)}
 
     def _violations(self, body: ExternalBody) -> Iterator[Violation]:
         models = body.models or {}

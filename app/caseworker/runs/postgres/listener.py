@@ -82,21 +82,21 @@ async def listen_for_workers(
 
     async def read(notice: Notify) -> None:
         try:
-            notice_ = json.loads(notice.payload)
+            content = json.loads(notice.payload)
             if notice.channel == ACCOUNT_CHANNEL:
-                accounts_changed(notice_["tenant"])
+                accounts_changed(content["tenant"])
                 return
-            key = RunKey(notice_["tenant"], notice_["run_id"])
+            key = RunKey(content["tenant"], content["run_id"])
         except (ValueError, TypeError, KeyError):
             log.warning("notification.unreadable")  # any database client can send notifications
             return
         if notice.channel == DECISION_CHANNEL:
             decided(key)
             return
-        if notice_.get("unowned"):
+        if content.get("unowned"):
             unowned(key)
             return
-        by, reason = str(notice_.get("by", "")), notice_.get("reason")
+        by, reason = str(content.get("by", "")), content.get("reason")
         now = datetime.now(UTC)
         cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
 

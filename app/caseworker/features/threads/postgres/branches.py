@@ -85,8 +85,8 @@ class Branch:
 
         ``without`` are the IDs of answers that stay out.
         """
-        messages_ = [one for one in self.messages if one.message_id not in without]
-        return history_of(messages_, self.answers)
+        answered = [one for one in self.messages if one.message_id not in without]
+        return history_of(answered, self.answers)
 
     @property
     def unanswered(self) -> list[str]:

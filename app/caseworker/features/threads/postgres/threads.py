@@ -402,8 +402,8 @@ def _place(row: Row) -> MessagePlace:
 
 
 def _thread(row: Row) -> Thread:
-    columns_ = {name: row.get(name) for name in _THREAD if row.get(name) is not None}
-    fields: dict[str, Any] = {"definition": {}, **columns_}
+    stored_fields = {name: row.get(name) for name in _THREAD if row.get(name) is not None}
+    fields: dict[str, Any] = {"definition": {}, **stored_fields}
     return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **fields)
 
 

@@ -210,8 +210,8 @@ class PostgresRunReader:
             rows = (await connection.exec_driver_sql(EVENTS, parameters)).mappings().all()
         if not rows:
             return None
-        events_ = [event_from_row(row) for row in rows if row["seq"] is not None]
-        return EventPage(events_, finished=rows[0]["status"] in TERMINAL)
+        run_events = [event_from_row(row) for row in rows if row["seq"] is not None]
+        return EventPage(run_events, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         """Return a context manager that yields an event, set whenever the run has new events.
