@@ -10,7 +10,7 @@ import pytest
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import Payloads
-from caseworker.engine.approvals import Question, StoredQuestion
+from caseworker.engine.approvals import ApprovalRequest, Question
 from caseworker.engine.ports import CallOutcome
 from caseworker.features.traces.payloads import PayloadReading
 from caseworker.runs.ports import JournalWrite
@@ -179,7 +179,7 @@ async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
     question = Question(
         subject="calculator", message="?", arguments={}, schema=None, timeout_seconds=60
     )
-    asked = StoredQuestion(
+    asked = ApprovalRequest(
         approval_id="q", node_id=again, call_key="answer/call", question=question
     )
     await api.approval_store.ask(run, asked)

@@ -434,7 +434,7 @@ async def test_a_call_that_breaks_the_service_says_nothing_of_the_reason(
     def broken(*_: object) -> None:
         raise RuntimeError("the secret reason")
 
-    monkeypatch.setattr(mcp_server, "view_for", broken)
+    monkeypatch.setattr(mcp_server, "view_with_usage", broken)
     async with world.mcp(await world.key()) as client:
         result = await client.call_tool("run_case", NOW)
 

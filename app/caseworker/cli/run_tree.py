@@ -167,13 +167,11 @@ class RunTree:
 
 
 def _lines(entry: TreeRow, cap: int | None) -> int:
-    visible, hidden = _visible_children(entry, cap)
+    visible, hidden = _split_children(entry, cap)
     return 1 + bool(hidden) + sum(_lines(each, cap) for each in visible)
 
 
-def _visible_children(
-    entry: TreeRow, cap: int | None
-) -> tuple[Sequence[TreeRow], Sequence[TreeRow]]:
+def _split_children(entry: TreeRow, cap: int | None) -> tuple[Sequence[TreeRow], Sequence[TreeRow]]:
     """Return the shown and the hidden children of an entry."""
     if cap is None:
         return entry.children, ()
@@ -191,7 +189,7 @@ def _visible_children(
 
 
 def _grow(tree: Tree, entry: TreeRow, now: datetime, cap: int | None) -> None:
-    visible, hidden = _visible_children(entry, cap)
+    visible, hidden = _split_children(entry, cap)
     if hidden:
         counts = Counter(each.status for each in hidden)
         summary = ", ".join(f"{count:,} {status}" for status, count in counts.items())

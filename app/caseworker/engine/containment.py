@@ -23,10 +23,10 @@ from caseworker.platform.logs.errors import class_name, message_of_error
 
 T = TypeVar("T")
 
-Kinds = tuple[type[BaseException], ...]
+ExceptionTypes = tuple[type[BaseException], ...]
 """Exceptions that are raised unchanged."""
 
-STOPS: Kinds = (Stop, BaseExceptionGroup)
+STOPS: ExceptionTypes = (Stop, BaseExceptionGroup)
 """For code that makes calls: a stop may be its run's. Groups may contain one."""
 
 
@@ -70,7 +70,7 @@ class _Outcome(Generic[T]):
             del error  # its traceback has this frame, and a cycle would keep the values of the code
 
 
-async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:
+async def contained(work: Awaitable[T], *, passing: ExceptionTypes = ()) -> T:
     """Await code of a plugin in a separate task; ``passing`` exceptions are raised unchanged.
 
     Raises:
@@ -92,7 +92,7 @@ async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:
 
 
 async def in_thread(
-    function: Callable[[], T], threads: Executor | None, *, passing: Kinds = ()
+    function: Callable[[], T], threads: Executor | None, *, passing: ExceptionTypes = ()
 ) -> T:
     """Call a function of a plugin in a thread, with the context variables of the caller.
 
@@ -106,7 +106,7 @@ async def in_thread(
     return (await asyncio.get_running_loop().run_in_executor(threads, call)).get()
 
 
-async def _awaited(work: Awaitable[T], passing: Kinds) -> _Outcome[T]:
+async def _awaited(work: Awaitable[T], passing: ExceptionTypes) -> _Outcome[T]:
     try:
         return _Outcome(await work)
     except asyncio.CancelledError:
@@ -115,14 +115,14 @@ async def _awaited(work: Awaitable[T], passing: Kinds) -> _Outcome[T]:
         return _Outcome(None, _as_failure(error, passing))
 
 
-def _called(function: Callable[[], T], passing: Kinds) -> _Outcome[T]:
+def _called(function: Callable[[], T], passing: ExceptionTypes) -> _Outcome[T]:
     try:
         return _Outcome(function())
     except BaseException as error:
         return _Outcome(None, _as_failure(error, passing))
 
 
-def _as_failure(error: BaseException, passing: Kinds) -> BaseException:
+def _as_failure(error: BaseException, passing: ExceptionTypes) -> BaseException:
     """Return the exception to raise instead of one that code of a plugin raised."""
     kind = type(error)  # isinstance would also ask the exception for its __class__
     try:

@@ -96,7 +96,7 @@ class StepRunner:
         self._in_span, self._frontier = run.calls.in_span, run.calls.frontier
         self._parent = parent
         self._scope = scope
-        self._tracked = scope.line.tracked
+        self._tracked = scope.queue.tracked
         self.holder = Holder()
         """Identifies the step that runs in the driver's task as the one that makes reservations."""
         self._routing = routing
@@ -200,7 +200,7 @@ class StepRunner:
         If ``recorded`` is an interrupted start of this run, the step is resumed and not charged
         again.
         """
-        if recorded is None or recorded.taken_over:
+        if recorded is None or recorded.imported:
             kind = STEP_STARTED
             if not charged:
                 self._scope.charge(ONE_STEP)
@@ -209,7 +209,7 @@ class StepRunner:
             kind = STEP_RESUMED
             report.failed_before = recorded.value
         self.holder.path = path
-        node = None if recorded is None else self._node_that_goes_on(recorded)
+        node = None if recorded is None else self._imported_open_node(recorded)
         if node is None:
             node = self._trace.begin_step(self._parent, path.text, step.metadata)
         report.node = node
@@ -221,10 +221,10 @@ class StepRunner:
             self._run.started_steps[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
-    def _node_that_goes_on(self, recorded: Recorded) -> str | None:
+    def _imported_open_node(self, recorded: Recorded) -> str | None:
         """Return the open CallNode that was imported from another run for this step, if any."""
-        goes_on = recorded.taken_over and self._trace.mark_running(recorded.node_id)
-        return recorded.node_id if goes_on else None
+        is_resumed = recorded.imported and self._trace.mark_running(recorded.node_id)
+        return recorded.node_id if is_resumed else None
 
     async def _charge_in_line(self, refused: BudgetExceededError, path: StepPath) -> None:
         """Wait in the reservation queue to charge a step that a reservation crowded out.

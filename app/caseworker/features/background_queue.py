@@ -24,8 +24,8 @@ from caseworker.runs.execute.queue.worker import (
     QueueTimes,
     connections,
     take_jobs,
+    wake_on_notification,
     wake_when_due,
-    wake_when_told,
 )
 
 log = structlog.get_logger(__name__)
@@ -140,7 +140,7 @@ class BackgroundWorker:
         async with connections(self.url, self.patience, at_most=CONNECTIONS) as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                listening = wake_when_told(jobs, self.url, names, self.patience)
+                listening = wake_on_notification(jobs, self.url, names, self.patience)
                 beside = (listening, wake_when_due(jobs, self.due))
                 helpers = [tasks.create_task(each) for each in beside]
                 await take_jobs(app, names, at_once=at_once, times=self.times)

@@ -52,7 +52,7 @@ from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
 from caseworker.models.relay import Head, is_success
 from caseworker.models.run_models import UnknownModelError, WrongDialectError
-from caseworker.platform.caller import ANYBODY
+from caseworker.platform.caller import REMOTE
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.forwarding import while_connected
@@ -280,7 +280,7 @@ def in_shape(
         if (deadline := request.scope.get(DEADLINE)) is not None:
             deadline.form = lambda problem: refused(of_problem(problem), dialect)
             deadline.extend()
-        api_request, gateway = ApiRequest(request, ANYBODY), gateway_of(request)
+        api_request, gateway = ApiRequest(request, REMOTE), gateway_of(request)
         limits = api_request.limits if dialect is MCP else gateway
         api_request.limits = replace(
             api_request.limits, max_body_bytes=limits.max_body_bytes, max_graph_bytes=0

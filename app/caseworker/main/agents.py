@@ -121,7 +121,7 @@ def build_models(
             min_output_tokens=settings.budget.min_output_tokens,
             timeout_seconds=model_settings.timeout_seconds,
             structured_output=StructuredOutput(model_settings.structured_output),
-            price=_stated_price(model_settings),
+            price=_configured_price(model_settings),
             limit=_rate_limit(model_settings),
             stream=model_settings.stream,
             tokens_per_second=model_settings.tokens_per_second
@@ -251,7 +251,7 @@ _STUB_PRICE = TokenPrice(usd_per_million_in=Decimal(3), usd_per_million_out=Deci
 """Price of a large hosted model, so that cost limits apply."""
 
 
-def _stated_price(model_settings: ModelSettings) -> TokenPrice | None:
+def _configured_price(model_settings: ModelSettings) -> TokenPrice | None:
     """Return the configured price of a model, or the price of the stub; None if it has neither."""
     if model_settings.chosen_provider == STUB and model_settings.price_per_million_in_usd is None:
         return _STUB_PRICE

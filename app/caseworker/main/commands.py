@@ -253,7 +253,7 @@ def revision_of_database() -> SchemaRevision:
 
 def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:
     """Call ``use`` with the API keys in the configured database and return its result."""
-    return _asked(lambda pool: use(PostgresKeys(pool)))
+    return _with_database(lambda pool: use(PostgresKeys(pool)))
 
 
 def revoke_all_keys(
@@ -275,13 +275,13 @@ def revoke_all_keys(
         keys = await PostgresKeys(pool).revoke_all(OPERATOR, before=before, tenant=tenant, but=but)
         return keys, await attempts.revoke_all(before=before, tenant=tenant)
 
-    return _asked(revoked, settings)
+    return _with_database(revoked, settings)
 
 
 def with_quotas(use: Callable[[PostgresQuotas], Awaitable[T]]) -> T:
     """Call ``use`` with the tenant quota store in the configured database and return its result."""
     settings = logged_settings()
-    return _asked(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
+    return _with_database(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
 
 
 def workers_of_database() -> list[dict[str, Any]]:
@@ -291,7 +291,7 @@ def workers_of_database() -> list[dict[str, Any]]:
     """
     from caseworker.runs.recover.postgres import list_workers
 
-    return [asdict(worker) for worker in _asked(list_workers)]
+    return [asdict(worker) for worker in _with_database(list_workers)]
 
 
 def drain_worker(worker_id: str) -> None:
@@ -302,7 +302,7 @@ def drain_worker(worker_id: str) -> None:
     """
     from caseworker.runs.recover.postgres import request_drain
 
-    if not _asked(lambda pool: request_drain(pool, worker_id)):
+    if not _with_database(lambda pool: request_drain(pool, worker_id)):
         raise StartupError(
             f"No worker has the ID {worker_id}. `caseworker workers` lists all workers."
         )
@@ -325,10 +325,10 @@ def keep_for(tenant: str, record: str, days: str) -> None:
     if days not in words and not (days.isascii() and days.isdecimal() and 0 < int(days) <= 36_500):
         raise StartupError("days: must be a number from 1 to 36500, `forever` or `default`.")
     period = words[days] if days in words else int(days)
-    _asked(lambda pool: set_days(pool, tenant, record, period))
+    _with_database(lambda pool: set_days(pool, tenant, record, period))
 
 
-def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
+def _with_database(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
     """Call ``ask`` with a connection pool of the configured database and return its result."""
     settings = settings or logged_settings()
     from caseworker.main.process import pool_sizes

@@ -109,14 +109,14 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
         try:
             with database_errors():
-                findings = asyncio.run(_asked_of(settings, driver_url(url)))
+                findings = asyncio.run(_database_findings(settings, driver_url(url)))
         except StartupError as error:
             yield Finding("database", False, str(error))
         else:
             yield from findings
 
 
-async def _asked_of(settings: Settings, url: str) -> list[Finding]:
+async def _database_findings(settings: Settings, url: str) -> list[Finding]:
     from caseworker.features.access.postgres import PostgresKeys
     from caseworker.main.process import pool_sizes
     from caseworker.platform.postgres.connections import Connection

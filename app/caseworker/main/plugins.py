@@ -87,9 +87,9 @@ class Toolbox:
 
         ``credentials`` returns the credentials of tenants for MCP servers.
         """
-        self._exits = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
         resources = ToolResources(settings)
-        self._exits.push_async_callback(resources.aclose)
+        self._exit_stack.push_async_callback(resources.aclose)
         plugin_points = (
             EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins
         )
@@ -102,11 +102,11 @@ class Toolbox:
         by_name = unique("tool", points_of_group)
         self.tools: tuple[Tool, ...] = tuple(by_name.values())
         self.servers = _tool_servers(settings.mcp, os.environ, credentials)
-        self._exits.push_async_callback(self.servers.aclose)
+        self._exit_stack.push_async_callback(self.servers.aclose)
 
     async def aclose(self) -> None:
         """Close the shared resources of the tools and the connections to tool servers."""
-        await self._exits.aclose()
+        await self._exit_stack.aclose()
 
 
 def _tool_servers(

@@ -19,7 +19,7 @@ import structlog
 
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
-from caseworker.features.approvals.approvals import RunApprovals, RunDesk
+from caseworker.features.approvals.approvals import RunApprovals, RunApprovalStore
 from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import ArtifactLimits, RunArtifacts
@@ -320,7 +320,7 @@ class Process:
         return {
             "database": database,
             "migrations": PartState(current, outdated),
-            "worker": self._worker_state(anybody_takes=taking),
+            "worker": self._worker_state(has_workers=taking),
         }
 
     @property
@@ -328,7 +328,7 @@ class Process:
         """Seconds since the last successful heartbeat; 0 if the process executes no runs."""
         return 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
 
-    def _worker_state(self, *, anybody_takes: bool = True) -> PartState:
+    def _worker_state(self, *, has_workers: bool = True) -> PartState:
         if self._closing:
             return PartState(False, "The process is shutting down.")
         if self._heartbeat is not None and self._heartbeat.draining:
@@ -342,8 +342,8 @@ class Process:
         if silent > self.settings.worker.stale_after_seconds:
             return PartState(False, f"No heartbeat has succeeded for {silent:.0f} seconds.")
         return PartState(
-            anybody_takes,
-            "" if anybody_takes else "No worker is running. Accepted runs stay queued.",
+            has_workers,
+            "" if has_workers else "No worker is running. Accepted runs stay queued.",
         )
 
     def _build_executor(self) -> RunExecutor:
@@ -369,7 +369,7 @@ class Process:
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
-            approvals=partial(RunDesk, self._approvals),
+            approvals=partial(RunApprovalStore, self._approvals),
             observers=self.telemetry.observers,
             accounts=self._accounts.of_run,
             branches=self._branches,

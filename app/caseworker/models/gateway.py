@@ -233,7 +233,7 @@ class ModelGateway:
                 retry=self._retry,
                 timeout_seconds=chat_model.timeout_seconds,
                 metadata=candidate.metadata(counts_for, original),
-                trace_request=await self._trace_request(request, parameters, prompt),
+                trace_request=await self._request_for_trace(request, parameters, prompt),
                 chat_model=chat_model,
                 request=request,
                 prompt=prompt,
@@ -432,7 +432,7 @@ class ModelGateway:
             ]
             yield from _from_recorded(of_model, original, path, journal) or accepted or of_model
 
-    async def _trace_request(
+    async def _request_for_trace(
         self,
         request: ModelRequest,
         parameters: Mapping[str, Any],
@@ -511,7 +511,7 @@ def _from_recorded(
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             continue
         request = candidate.request(original)
-        if before.taken_over or before.request_hash == model_request_hash(
+        if before.imported or before.request_hash == model_request_hash(
             candidate.model, request, None
         ):
             return candidates[at:]

@@ -91,11 +91,11 @@ class MessageLog(Sequence[Message]):
         self.stored: StoredPrompt | None = None
         """None until a call with the log's messages has completed."""
         self.add(*messages)
-        known = None if memory is None else memory.prompt
-        if known is not None and self._messages[: len(known.messages)] == known.messages:
-            self._hasher, self._hashed_head = known.hasher.copy(), known.head
-            self._hashed = len(known.messages)
-            self._measured, self._text = known.measured, known.text
+        earlier = None if memory is None else memory.prompt
+        if earlier is not None and self._messages[: len(earlier.messages)] == earlier.messages:
+            self._hasher, self._hashed_head = earlier.hasher.copy(), earlier.head
+            self._hashed = len(earlier.messages)
+            self._measured, self._text = earlier.measured, earlier.text
 
     def add(self, *messages: Message) -> None:
         """Append messages."""
@@ -161,8 +161,8 @@ def stated(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
         return None if message.branch_index is None else message.branch_index - at
 
     for stored, group in groupby(enumerate(messages), shift):
-        said = [message for _, message in group]
+        part = [message for _, message in group]
         if stored is None:
-            yield from (message.to_json() for message in said)
+            yield from (message.to_json() for message in part)
         else:
-            yield {OF_BRANCH: said[0].branch_index, "count": len(said)}
+            yield {OF_BRANCH: part[0].branch_index, "count": len(part)}

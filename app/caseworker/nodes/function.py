@@ -204,7 +204,7 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
     If Python code executes a graph, the run has the caller's context as a service. The step shares
     the caller's session, trace and results. A step without input gets the caller's input.
     """
-    caller = context.run.services.get(ExecutionContext, _NOBODY)
+    caller = context.run.services.get(ExecutionContext, _NO_CONTEXT)
     upstream = dict(caller.upstream)
     for step_id, outputs in context.view.upstream(context.node_id).items():
         if DEFAULT_HANDLE in outputs:
@@ -247,5 +247,5 @@ def is_awaitable(value: Any) -> bool:
     return kind is CoroutineType or hasattr(kind, "__await__")
 
 
-_NOBODY = ExecutionContext()
+_NO_CONTEXT = ExecutionContext()
 _VALUES = frozenset({int, float, str, bool, list, dict, type(None)})

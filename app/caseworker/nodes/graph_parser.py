@@ -27,9 +27,9 @@ Types = Mapping[str, NodeType]
 Part = TypeVar("Part", bound=StepData)
 
 _ANYTHING = Traits()
-_NOBODY, _NOWHERE = "?source", "?target"
+_NO_SOURCE, _NO_TARGET = "?source", "?target"
 """Placeholder steps at the ends of unreadable edges; these are not valid step IDs."""
-_UNREADABLE = Edge(source=_NOBODY, target=_NOWHERE, channel=Channel.LINK)
+_UNREADABLE = Edge(source=_NO_SOURCE, target=_NO_TARGET, channel=Channel.LINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ def _problems_despite_gaps(
     """
     if not steps:
         return
-    ends = [_ReadStep(GraphStep(id=name, type=""), _ANYTHING) for name in (_NOBODY, _NOWHERE)]
+    ends = [_ReadStep(GraphStep(id=name, type=""), _ANYTHING) for name in (_NO_SOURCE, _NO_TARGET)]
     readable = [
         replace(one, traits=one.traits and Traits(one.traits.handles)) for one in steps
     ] + ends

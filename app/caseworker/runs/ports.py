@@ -298,7 +298,7 @@ class RunStore(Protocol):
         """
         ...
 
-    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+    async def started_calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the last LLM and tool calls of a run that may have taken effect."""
         ...
 

@@ -408,7 +408,7 @@ async def whole_run(store: RunStore, run: Run) -> Run:
     If it has a cancel request, its calls are read as well.
     """
     if (request := run.cancel_request) is not None:
-        calls = await store.begun_calls(run.key)
+        calls = await store.started_calls(run.key)
         run = replace(run, cancel_request=replace(request, calls=calls))
     references = call_references_in(run)
     return resolved(run, await _values(store, run.key, references)) if references else run

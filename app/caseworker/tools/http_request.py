@@ -25,7 +25,7 @@ import httpx2
 from caseworker.tools.media_types import charset_of, essence, in_charset, is_json_type, is_text
 from caseworker.tools.ports import ToolRefusedError
 
-Place = Literal["path", "query", "header", "cookie", "body"]
+ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
 Pairs = list[tuple[str, str]]
 Content = TypeVar("Content")
 Encoding = Callable[[str, str], str]
@@ -58,7 +58,7 @@ _EXACT: Final = 2.0**53
 class Parameter:
     """How a request contains an argument, or one field of a form."""
 
-    place: Place
+    place: ParameterLocation
     name: str = ""
     """Name in the request; empty for the whole body."""
     style: str | None = None
@@ -224,7 +224,7 @@ class HttpOperation:
         Raises:
             ToolRefusedError: a value could change the path or the names in the query.
         """
-        at: dict[Place, list[tuple[Parameter, Any]]] = {}
+        at: dict[ParameterLocation, list[tuple[Parameter, Any]]] = {}
         for argument, value in args.items():
             at.setdefault(self.places[argument].place, []).append((self.places[argument], value))
         texts = {each.name: each.expanded(value, quote) for each, value in at.get("path", ())}
@@ -257,7 +257,7 @@ class HttpOperation:
         return segment
 
     def _pairs(
-        self, arguments: Iterable[tuple[Parameter, Any]], place: Place, fixed: str = ""
+        self, arguments: Iterable[tuple[Parameter, Any]], place: ParameterLocation, fixed: str = ""
     ) -> Pairs:
         """Return encoded names and values; an object may not set the value of another name."""
         owners = {unquote_plus(pair.partition("=")[0]): "" for pair in fixed.split("&")}
@@ -276,7 +276,7 @@ def templated(
     names = list(dict.fromkeys(PLACEHOLDER.findall(url)))
     texts = {name: {"type": "string"} for name in names}
     schema = parameters or {"type": "object", "properties": texts, "required": names}
-    rest: Place = "query" if method in _WITHOUT_BODY else "body"
+    rest: ParameterLocation = "query" if method in _WITHOUT_BODY else "body"
     places = {
         name: Parameter(place="path" if name in names else rest, name=name)
         for name in schema.get("properties", {})

@@ -200,7 +200,7 @@ def _recomputed(
     number.
     """
     repeated = [piece for piece in answer.basis if not piece.failed and recompute(piece)]
-    if not all(_repeats(piece, recompute, same) for piece in repeated):
+    if not all(_recomputes_to_same_result(piece, recompute, same) for piece in repeated):
         return False
     numbers = {number for piece in evidence for number in _numbers(piece, recompute)}
     written = number_in(answer.text)
@@ -222,7 +222,7 @@ def _numbers(piece: CaseEvidence, recompute: Recompute) -> Iterable[Decimal]:
     return numbers_among(result) if number is None else (number,)
 
 
-def _repeats(piece: CaseEvidence, recompute: Recompute, same: Same) -> bool:
+def _recomputes_to_same_result(piece: CaseEvidence, recompute: Recompute, same: Same) -> bool:
     repeated = recompute(piece) or {}
     first, second = finding(piece.result), finding(repeated)
     if first is None or second is None:

@@ -141,7 +141,7 @@ class Account:
                     self._warn(self, dimension, share)
 
 
-Room = Mapping[Dimension, Amount]
+FreeAmounts = Mapping[Dimension, Amount]
 """Free amounts by dimension; a dimension without a limit is absent."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
@@ -175,7 +175,7 @@ class Reservation:
     Used as a context manager, it is released at the end of the block unless it was settled before.
     """
 
-    line: "WaitingLine"
+    queue: "ReservationQueue"
     """Queue of pending requests of the tree of scopes."""
     _accounts: Sequence[Account]
     charge: Charge
@@ -195,23 +195,23 @@ class Reservation:
         """
         if type(used) is not CheckedCharge:
             used = checked(used)
-        with self.line.lock:
-            is_released = self._give_back()
+        with self.queue.lock:
+            is_released = self._release_hold()
             accounts, self._accounts = self._accounts, ()
             if used:
                 for account in accounts:
                     account.usage.add(used)
                     account.warn_of(used)
             if is_released:
-                self.line.serve()
+                self.queue.serve()
 
     def release(self) -> None:
         """Release the reserved amount; a later :meth:`settle` still charges its usage."""
-        with self.line.lock:
-            if self._give_back():
-                self.line.serve()
+        with self.queue.lock:
+            if self._release_hold():
+                self.queue.serve()
 
-    def _give_back(self) -> bool:
+    def _release_hold(self) -> bool:
         """Release the hold; return False if it was released before."""
         if self._released:
             return False
@@ -219,7 +219,7 @@ class Reservation:
             for dimension, amount in self.charge.items():
                 account.holds[dimension] -= amount  # type: ignore[operator]
         self._released = True
-        self.line.tracked.pop(self, None)
+        self.queue.tracked.pop(self, None)
         return True
 
     def __enter__(self) -> Self:
@@ -238,10 +238,10 @@ class Reservation:
 class Waiter:
     """A pending reservation request in the queue."""
 
-    line: "WaitingLine"
+    queue: "ReservationQueue"
     accounts: Sequence[Account]
     minimum: Charge
-    preferred: Callable[[Room], Charge] | None
+    preferred: Callable[[FreeAmounts], Charge] | None
     task_reservations: tuple[Reservation, ...]
     holder: object
     outcome: Reservation | BudgetExceededError | None = None
@@ -254,7 +254,7 @@ class Waiter:
         It is called in the thread that grants or refuses the request, or at once if that has
         already happened.
         """
-        with self.line.lock:
+        with self.queue.lock:
             self._wake = wake
             if self.outcome is not None:
                 wake()
@@ -273,19 +273,19 @@ class Waiter:
             RuntimeError: the request is still pending.
         """
         if isinstance(self.outcome, Reservation):
-            return self.line.with_owner(self.outcome, self.holder)
+            return self.queue.with_owner(self.outcome, self.holder)
         raise self.outcome or RuntimeError("The request is still pending.")
 
     def leave(self) -> None:
         """Withdraw the request; if a reservation was already granted, release it."""
-        with self.line.lock:
+        with self.queue.lock:
             if isinstance(self.outcome, Reservation):
                 self.outcome.release()
-            self.line.remove(self)
+            self.queue.remove(self)
 
 
 @dataclass(slots=True, eq=False)
-class WaitingLine:
+class ReservationQueue:
     """The queue of pending reservation requests in one tree of scopes, in order of arrival."""
 
     lock: threading.RLock
@@ -312,7 +312,7 @@ class WaitingLine:
         self,
         accounts: Sequence[Account],
         minimum: Charge,
-        preferred: Callable[[Room], Charge] | None,
+        preferred: Callable[[FreeAmounts], Charge] | None,
         *,
         tracked: bool,
     ) -> "Reservation | Waiter":
@@ -320,7 +320,7 @@ class WaitingLine:
         holder = HOLDER.get().path if tracked else None
         task_reservations = _own_reservations()
         if task_reservations:
-            task_reservations = tuple(each for each in task_reservations if each.line is self)
+            task_reservations = tuple(each for each in task_reservations if each.queue is self)
         with self.lock:
             refused = _refusal(accounts, minimum, task_reservations)
             if refused is not None:
@@ -335,7 +335,7 @@ class WaitingLine:
             return waiter
 
     def reserve_now(
-        self, accounts: Sequence[Account], charge_for: Callable[[Room], Charge | None]
+        self, accounts: Sequence[Account], charge_for: Callable[[FreeAmounts], Charge | None]
     ) -> "Reservation | None":
         """Reserve the charge that ``charge_for`` returns for the free capacity, or nothing.
 
@@ -344,7 +344,7 @@ class WaitingLine:
         """
         with self.lock:
             claims = self._claims() if self._waiters and not _own_reservations() else {}
-            charge = charge_for(room_in(accounts, claims))
+            charge = charge_for(free_amounts(accounts, claims))
             if charge is None or _refusal(accounts, charge, None) is not None:
                 return None
             if claims and not _fits(accounts, charge, claims):
@@ -455,17 +455,19 @@ def _refusal(
     return None
 
 
-def room_in(accounts: Iterable[Account], claims: Claims = NO_CLAIMS) -> dict[Dimension, Amount]:
+def free_amounts(
+    accounts: Iterable[Account], claims: Claims = NO_CLAIMS
+) -> dict[Dimension, Amount]:
     """Return how much all accounts can still reserve; ``claims`` are not free either."""
-    room: dict[Dimension, Any] = {}
+    smallest: dict[Dimension, Any] = {}
     for account in accounts:
         used, holds = account.usage.amounts, account.holds
         for dimension, limit in account.limits.items():
             occupied = used.get(dimension, 0) + holds.get(dimension, 0)
             free = limit - (occupied + claims.get((account, dimension), 0))
-            if dimension not in room or free < room[dimension]:
-                room[dimension] = free
-    return room
+            if dimension not in smallest or free < smallest[dimension]:
+                smallest[dimension] = free
+    return smallest
 
 
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
@@ -486,19 +488,19 @@ def _claim(claims: Claims, waiter: Waiter) -> None:
     for account in waiter.accounts:
         for dimension, amount in waiter.minimum.items():
             if dimension in account.limits:
-                place = (account, dimension)
-                claims[place] = claims.get(place, 0) + amount  # type: ignore[operator]
+                key = (account, dimension)
+                claims[key] = claims.get(key, 0) + amount  # type: ignore[operator]
 
 
 def _sized(
     accounts: Sequence[Account],
     minimum: Charge,
-    preferred: Callable[[Room], Charge] | None,
+    preferred: Callable[[FreeAmounts], Charge] | None,
     claims: Claims,
 ) -> Charge:
     """Return the charge to hold: that of ``preferred`` if it fits, else ``minimum``."""
     if preferred is None:
         return minimum
-    preference = preferred(room_in(accounts, claims))
+    preference = preferred(free_amounts(accounts, claims))
     charge: Charge = preference if type(preference) is CheckedCharge else checked(preference)
     return charge if _fits(accounts, charge, claims) else minimum

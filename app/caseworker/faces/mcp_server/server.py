@@ -39,7 +39,7 @@ from caseworker.platform.http.problems import (
 )
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.http.admission import Admissions
-from caseworker.runs.http.runs import view_for
+from caseworker.runs.http.runs import view_with_usage
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
 
@@ -172,7 +172,7 @@ class OfferingServer:
                 with suppress(Exception):
                     await context.session.report_progress(waited, wait, run.status.value)
         await request.require_still(AccessScope.READ)
-        view = (await view_for(run, request)).model_dump(mode="json")
+        view = (await view_with_usage(run, request)).model_dump(mode="json")
         return CallToolResult(
             content=[TextContent(text=json.dumps(view, ensure_ascii=False))],
             structured_content=view,

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
-from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Decision, Question, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
 from caseworker.nodes.fields import joined_places
@@ -91,7 +91,7 @@ class Deciding:
 class ApprovalStore(Protocol):
     """Stores the questions of all runs; every method is one transaction."""
 
-    async def ask(self, run: Run, question: StoredQuestion) -> Approval | None:
+    async def ask(self, run: Run, question: ApprovalRequest) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -136,14 +136,14 @@ class ApprovalStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RunDesk:
+class RunApprovalStore:
     """Stores the questions of one execution of a run; retries while the database is unavailable."""
 
     store: ApprovalStore
     run: Run
     token: CancellationToken
 
-    async def ask(self, question: StoredQuestion) -> Decision | None:
+    async def ask(self, question: ApprovalRequest) -> Decision | None:
         """Store a question, unless it is already stored; return its decision, or None.
 
         Raises:

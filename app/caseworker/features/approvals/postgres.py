@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Decision, Question, Verdict
 from caseworker.features.approvals.approvals import Approval, Deciding
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Engines, transaction
@@ -85,7 +85,7 @@ class PostgresApprovals:
         self._engines = engines
         self.notifier = RunNotifier()
 
-    async def ask(self, run: Run, question: StoredQuestion) -> Approval | None:
+    async def ask(self, run: Run, question: ApprovalRequest) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -189,7 +189,7 @@ async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> A
     return None if row is None else _of_row(row)
 
 
-def _row_of(key: RunKey, stored_question: StoredQuestion) -> dict[str, Any]:
+def _row_of(key: RunKey, stored_question: ApprovalRequest) -> dict[str, Any]:
     question = stored_question.question
     return {
         "tenant_id": key.tenant,

@@ -149,7 +149,7 @@ class StepWork:
     def session(self) -> GatewaySession:
         """The recorded calls of the step; most functions need none."""
         session = GatewaySession(ExternalData(), self.context)
-        session.restart()
+        session.start_next_attempt()
         session.on_end(self._interrupt)
         return session
 

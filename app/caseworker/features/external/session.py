@@ -199,7 +199,7 @@ class GatewaySession:
         self.tools.opened(attempt, replays=replays)
         self._work.cancel(except_for=self.tools.running.keys())  # a tool may not be repeatable
 
-    def restart(self) -> None:
+    def start_next_attempt(self) -> None:
         """Note that the code of the step is executed, from its start, with the recorded replies."""
         latest = max((call.attempt for call in self.attempts.calls.every), default=0)
         self.start_attempt(latest + 1, first_use=True)
@@ -273,7 +273,7 @@ class GatewaySession:
         relay = reply.relay
         self._end.check()
         if entry.answered is None:
-            entry.answered = await self._durable(self._perform(call_request, entry, reply))
+            entry.answered = await self._finish_durably(self._perform(call_request, entry, reply))
             entry.is_complete = True
             value = entry.answered.value
             if objects := value[WIRE].get(OBJECTS):
@@ -320,7 +320,7 @@ class GatewaySession:
         note_stored()
         return answered
 
-    async def _durable(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _finish_durably(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of work; make it durable before the client receives it.
 
         Raises:
@@ -347,7 +347,7 @@ class GatewaySession:
         self.touch()
         call = self.tools.call_for(name, args)
         if call.answered is None:
-            work = self._durable(self.tools.result(offer, call, name, args))
+            work = self._finish_durably(self.tools.result(offer, call, name, args))
             call.answered = self._start(work, self.tools.path_of(call))
             call.is_complete = True
             self.tools.note_start(call)
@@ -389,7 +389,7 @@ class GatewaySession:
             Stop: a limit or a cancel request refused or interrupted the call.
         """
         parent = self._context.trace_parent
-        return await self._durable(
+        return await self._finish_durably(
             self._context.calls.perform(call, parent=parent, scope=self.scope)
         )
 

@@ -59,7 +59,7 @@ from caseworker.runs.http.definition_body import DefinitionName
 from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
-from caseworker.runs.http.runs import answer_of, view_for
+from caseworker.runs.http.runs import answer_of, view_with_usage
 from caseworker.runs.http.views import RunView
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import NewRun, RunKey
@@ -72,7 +72,7 @@ _OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})
 ScheduleNamePath = Annotated[DefinitionName, Path(description="Name of the schedule.")]
 
 
-def _body_of_run(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
+def _schedulable_body(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
     if isinstance(document, dict) and "from" in document:
         raise refusal("A scheduled run cannot resume another run.")
     body = body_of_kind(document)
@@ -101,7 +101,7 @@ class ScheduleBody(BodyModel):
     """Cron expression with five fields: minute, hour, day of month, month, day of week."""
     timezone: ZoneName = "UTC"
     """Time zone in which the cron expression is interpreted."""
-    run: Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_body_of_run)]
+    run: Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_schedulable_body)]
     """Run to create each time, as in `POST /runs`, without `run_id`, `start_at`, `deadline` and
     `from`. References to registered graphs and agents are resolved now; later versions are not
     used."""
@@ -323,7 +323,7 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
         RunKey(tenant, new_run_id()), about, idempotency_key=key, named=False
     )
     accepted = await request.service(RunService).accept(new)
-    view = await view_for(accepted.run, request)
+    view = await view_with_usage(accepted.run, request)
     return answer_of(view, view.links, accepted, ended=False)
 
 

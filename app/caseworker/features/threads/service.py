@@ -63,7 +63,7 @@ class PlannedReply:
     """ID of the newest message of the thread, if the plan is only valid as long as it is."""
     without: Sequence[str] = ()
     """IDs of the answers in the branch that have no text yet."""
-    goes_on: ThreadMessage | None = None
+    resumed_answer: ThreadMessage | None = None
     """The interrupted answer that the new run resumes; None if it resumes none."""
 
 
@@ -268,7 +268,7 @@ class Chats:
         if message.status is RunStatus.COMPLETED:
             return await self._planned(thread, tree, message_id, state=place.state)
         turn = await self.retrying(thread, place, message_id=message_id)
-        return turn if message.status is None else replace(turn, goes_on=message)
+        return turn if message.status is None else replace(turn, resumed_answer=message)
 
     async def earlier(
         self, thread: Thread, run_id: str, request_hash: str
@@ -377,7 +377,7 @@ class Chats:
         rows = reply_rows([assistant] if user is None else [user, assistant])
         reply: dict[str, Any] = {"messages": rows, "limit": MAX_THREAD_MESSAGES}
         chat = replace(cast("ChatInput", new.request.chat), reply=reply)
-        if turn.goes_on is None:
+        if turn.resumed_answer is None:
             chat = replace(chat, leaf=assistant.parent_id, without=tuple(turn.without))
             is_read_back = turn.content is None or is_stored_unchanged(turn.content)
             if turn.state is not None and turn.history is not None and is_read_back:

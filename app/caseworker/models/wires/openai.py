@@ -187,7 +187,7 @@ class ChatReply(Accumulator):
         self._field: str | None = None
         """Field of this reply that holds the thinking."""
         self._usage: TokenUsage | None = None
-        self._choices_begun, self._choices_ended = set[Any](), set[Any]()
+        self._choices_started, self._choices_ended = set[Any](), set[Any]()
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Process a completion document or a stream chunk, and add its parts to ``deltas``."""
@@ -207,7 +207,7 @@ class ChatReply(Accumulator):
                 if index in (None, self._index):  # only one answer was requested
                     self._choice(choice)
         if is_counted:
-            all_ended = len(self._choices_begun) == len(self._choices_ended)
+            all_ended = len(self._choices_started) == len(self._choices_ended)
             self.has_final_counts = self.ended and (not choices or all_ended)
 
     def counted(self, *, so_far: bool = False) -> TokenUsage | None:
@@ -246,7 +246,7 @@ class ChatReply(Accumulator):
         message = choice.get("delta")
         if not isinstance(message, dict) and not self._in_parts:
             message = choice.get("message")
-        self._choices_begun.add(index)
+        self._choices_started.add(index)
         if finish_reason_text(choice.get("finish_reason")):
             self._choices_ended.add(index)
         if not isinstance(message, dict):

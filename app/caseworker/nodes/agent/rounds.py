@@ -94,7 +94,7 @@ class ToolRound:
         try:
             result = await self._perform(index, call)
         except BaseException as ended:
-            if not self._activity.goes_on_elsewhere:
+            if not self._activity.is_handed_over:
                 cut_off = failure(str(ended) or type(ended).__name__, CUT_OFF)
                 self._activity.tool_ended(index, call, cut_off)
             raise

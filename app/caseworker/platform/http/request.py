@@ -21,8 +21,8 @@ from starlette.types import Scope as AsgiScope
 
 from caseworker.platform.caller import (
     ACTING,
-    ANYBODY,
     LOCAL,
+    REMOTE,
     Caller,
     CredentialRequiredError,
     InvalidCredentialError,
@@ -669,7 +669,7 @@ def anonymous_caller(
     if _is_from_another_page(request, origins):
         raise ProblemError(ANONYMOUS_REFUSED, refusal or _OTHER_PAGE)
     if anonymous == "anywhere":
-        return ANYBODY
+        return REMOTE
     forwarded = any(_OF_PROXIES.fullmatch(name) for name, _ in request.headers.raw)
     if request.client is None or forwarded or not is_loopback(request.client.host):
         raise ProblemError(ANONYMOUS_REFUSED, refusal)

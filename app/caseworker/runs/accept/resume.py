@@ -34,7 +34,7 @@ _NO_NODE = "The run has no node with this ID. GET /runs/{run_id}/trace lists all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLine:
+class ImportRow:
     """The fields of a journal row that decide whether the row is imported."""
 
     seq: int
@@ -47,7 +47,7 @@ class NodeLine:
     outcome: str | None
     start_ts_ms: int
     end_ts_ms: int
-    taken_over: bool
+    imported: bool
     """Whether the ended run had imported the node from another run."""
     error_class: str | None = None
     is_external: bool = False
@@ -67,7 +67,7 @@ class NodeLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenOver:
+class ImportedRows:
     """The sequence numbers of the journal rows to import, grouped by how they are imported."""
 
     known: Sequence[int]
@@ -78,7 +78,7 @@ class TakenOver:
     """Rows of nodes that the new run resumes, including the root."""
 
 
-def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
+def rows_to_import(lines: Sequence[ImportRow], until: str | None) -> ImportedRows:
     """Select the rows to import from the journal of an ended run.
 
     ``lines`` are in node order. ``until`` is the ID of the last node to import; None imports
@@ -104,14 +104,14 @@ def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
             still_open.add(line.parent_id)
     still_open -= known | unknown
     superseded = _superseded(lines, known | unknown | still_open) & still_open
-    return TakenOver(
+    return ImportedRows(
         known=_numbers(lines, known),
         unknown=_numbers(lines, unknown | superseded),
         open=_numbers(lines, still_open - superseded),
     )
 
 
-def _by_what_they_are_inside(lines: Sequence[NodeLine]) -> Sequence[NodeLine]:
+def _by_what_they_are_inside(lines: Sequence[ImportRow]) -> Sequence[ImportRow]:
     """Reparent children of LLM calls to the step or agent around the call."""
     around = {line.node_id: line.parent_id for line in lines if line.kind == "llm"}
     return [
@@ -122,7 +122,7 @@ def _by_what_they_are_inside(lines: Sequence[NodeLine]) -> Sequence[NodeLine]:
     ]
 
 
-def _last(nodes: Mapping[str, NodeLine], until: str) -> NodeLine:
+def _last(nodes: Mapping[str, ImportRow], until: str) -> ImportRow:
     """Return the node of an ID; for an attempt, its call or step."""
     if until not in nodes:
         raise InvalidRunError("from.until", _NO_NODE)
@@ -130,7 +130,7 @@ def _last(nodes: Mapping[str, NodeLine], until: str) -> NodeLine:
     return nodes[line.parent_id] if line.is_attempt and line.parent_id else line
 
 
-def _ended_by(lines: Sequence[NodeLine], last: NodeLine | None) -> Sequence[NodeLine]:
+def _ended_by(lines: Sequence[ImportRow], last: ImportRow | None) -> Sequence[ImportRow]:
     """Return the nodes that had ended when ``last`` ended, and everything inside it."""
     if last is None or last.parent_id is None:
         return lines
@@ -141,13 +141,13 @@ def _ended_by(lines: Sequence[NodeLine], last: NodeLine | None) -> Sequence[Node
     return [line for line in lines if line.end <= last.end or line.node_id in inside]
 
 
-def _above(nodes: Mapping[str, NodeLine], line: NodeLine) -> Iterator[str]:
+def _above(nodes: Mapping[str, ImportRow], line: ImportRow) -> Iterator[str]:
     while line.parent_id is not None:
         line = nodes[line.parent_id]
         yield line.node_id
 
 
-def _whole(lines: Sequence[NodeLine], ended: Set[str]) -> set[str]:
+def _whole(lines: Sequence[ImportRow], ended: Set[str]) -> set[str]:
     """Return the successful nodes and their descendants.
 
     Nodes without a journal entry, such as attempts, are recreated with their step.
@@ -162,7 +162,7 @@ def _whole(lines: Sequence[NodeLine], ended: Set[str]) -> set[str]:
     return whole
 
 
-def _last_words(nodes: Mapping[str, NodeLine]) -> set[str]:
+def _last_words(nodes: Mapping[str, ImportRow]) -> set[str]:
     """Return the replies that ended their parent and would end it again on replay."""
     latest = {
         line.parent_id: (line.start_ts_ms, line.seq)
@@ -179,7 +179,10 @@ def _last_words(nodes: Mapping[str, NodeLine]) -> set[str]:
 
 
 def _survived(
-    ended: Sequence[NodeLine], nodes: Mapping[str, NodeLine], known: Set[str], last: NodeLine | None
+    ended: Sequence[ImportRow],
+    nodes: Mapping[str, ImportRow],
+    known: Set[str],
+    last: ImportRow | None,
 ) -> set[str]:
     """Return the failures after which the same step continued."""
     latest: dict[str | None, int] = {}
@@ -191,15 +194,15 @@ def _survived(
         for line in ended
         if line.outcome == CallOutcome.FAILURE
         and line is not last
-        and (line.taken_over or latest.get(line.parent_id, 0) > line.end_ts_ms)
+        and (line.imported or latest.get(line.parent_id, 0) > line.end_ts_ms)
     }
 
 
-def _may_have_taken_effect(line: NodeLine) -> bool:
+def _may_have_taken_effect(line: ImportRow) -> bool:
     return line.kind == "tool" and line.outcome is None and line.call_key is not None
 
 
-def _superseded(lines: Sequence[NodeLine], chosen: Set[str]) -> set[str]:
+def _superseded(lines: Sequence[ImportRow], chosen: Set[str]) -> set[str]:
     """Return the chosen nodes that a later attempt replaced after a worker was lost."""
     of_key = {line.call_key: line.node_id for line in lines if line.node_id in chosen}
     return {
@@ -209,5 +212,5 @@ def _superseded(lines: Sequence[NodeLine], chosen: Set[str]) -> set[str]:
     }
 
 
-def _numbers(lines: Sequence[NodeLine], chosen: Set[str]) -> list[int]:
+def _numbers(lines: Sequence[ImportRow], chosen: Set[str]) -> list[int]:
     return [line.seq for line in lines if line.node_id in chosen]

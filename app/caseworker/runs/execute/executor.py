@@ -28,7 +28,7 @@ from caseworker.core.budget.stops import (
 )
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
-from caseworker.engine.approvals import ApprovalDesk, Approvals
+from caseworker.engine.approvals import ApprovalPort, Approvals
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import LoopTurns, StepSlots
 from caseworker.engine.driver import GraphExecution
@@ -176,7 +176,7 @@ class RunExecutor:
         services: Mapping[type, Any],
         limits: ExecutorLimits,
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
-        approvals: Callable[[Run, CancellationToken], ApprovalDesk] | None = None,
+        approvals: Callable[[Run, CancellationToken], ApprovalPort] | None = None,
         observers: RunObservers | None = None,
         accounts: Callable[[str, RunJournal], RunAccounts] | None = None,
         branches: Branches | None = None,
@@ -243,7 +243,7 @@ class RunExecutor:
         """Release a slot that :meth:`reserve` reserved."""
         (self.external_slots if external else self.slots).unreserve(tenant)
 
-    async def room(self) -> None:
+    async def wait_for_slot(self) -> None:
         """Wait until a slot may be free; use :meth:`reserve` to get it."""
         while self.free_slots <= 0:
             await self.slots.change()
@@ -475,7 +475,7 @@ class RunExecutor:
                 ended = stopped(run, stop, result_of_calls(run, earlier, stop), at=_now())
             await self._finish(active, execution, ended)
             return
-        outcome.let_go()
+        outcome.drop_tracebacks()
         if KINDS[run.kind].is_external:
             await self._end_children(active, outcome.stop)
         if isinstance(outcome.stop, Suspended):
@@ -567,7 +567,7 @@ class RunExecutor:
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
             return graph.abandoned(_exhausted(run))
-        about = {"attempt": run.attempts, **execution.taken_over}
+        about = {"attempt": run.attempts, **execution.imported}
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
         token, calls = active.token, graph.calls
         deadline = deadline_of(run.request.deadline, token)

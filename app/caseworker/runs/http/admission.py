@@ -47,8 +47,8 @@ from caseworker.runs.http.body import (
     AgentRunBody,
     CaseBody,
     ExternalBody,
-    GivenBudget,
     OwnBody,
+    RequestedBudget,
     RunFields,
     WebhookBody,
 )
@@ -133,10 +133,10 @@ class Admission(ABC):
         )
 
     @abstractmethod
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
         """Convert ``request`` back to the body fields that only this kind of run has.
 
-        ``document`` holds the body fields that the caller overrides.
+        ``overrides`` holds the body fields that the caller overrides.
         """
 
     @abstractmethod
@@ -160,7 +160,7 @@ class CaseAdmission(Admission):
         self._tools = tools
         self._installed = installed
 
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
         """Return the question, expected tools, gold answer and mode."""
         return {
             "input": request.input,
@@ -207,10 +207,10 @@ class GraphAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
         """Return the graph and its inputs."""
         inputs = dict(request.inputs)
-        if document.get("input") is not None:
+        if overrides.get("input") is not None:
             inputs.pop(DEFAULT_HANDLE, None)
         return {"graph": request.graph, "inputs": inputs}
 
@@ -311,7 +311,7 @@ class AgentAdmission(GraphAdmission):
 
     kind = RunKind.AGENT
 
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
         """Return the agent, its conversation and the values of its variables."""
         return {
             "agent": agent_of(request.graph or {}),
@@ -416,7 +416,7 @@ class ExternalAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
         overridable = {name: value for name, value in settings.items() if name != "parent"}
@@ -562,7 +562,7 @@ def require_none(violations: Sequence[Violation]) -> None:
         raise ProblemError(INVALID_REQUEST, violations=violations)
 
 
-def given_limits(budget_body: GivenBudget | None, usual: Budget) -> Budget:
+def given_limits(budget_body: RequestedBudget | None, usual: Budget) -> Budget:
     """Return the limits in ``usual``, overridden by those that the caller sent.
 
     A limit that the caller sent as null is unlimited.
@@ -570,17 +570,19 @@ def given_limits(budget_body: GivenBudget | None, usual: Budget) -> Budget:
     return usual if budget_body is None else budget_body.over(usual)
 
 
-def requires_prices(budget_body: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
+def requires_prices(
+    requested_budget: RequestedBudget | None, usual: Budget, limits: ApiLimits
+) -> bool:
     """Return whether the run may only call models whose price is known.
 
     That is the case if its cost limit was set explicitly, by the caller or in the configuration.
     """
-    set_by_caller = budget_body is not None and "max_cost_usd" in budget_body.stated
-    budget = budget_body.budget if budget_body is not None and set_by_caller else usual
+    set_by_caller = requested_budget is not None and "max_cost_usd" in requested_budget.sent_names
+    budget = requested_budget.budget if requested_budget is not None and set_by_caller else usual
     return budget.max_cost_dollars is not None or limits.ceiling_requires_prices
 
 
-def limits_spending(budget_body: GivenBudget | None, usual: Budget = UNLIMITED) -> bool:
+def limits_spending(budget_body: RequestedBudget | None, usual: Budget = UNLIMITED) -> bool:
     """Return whether cost or tokens are limited by the caller or by a default, ceilings apart."""
     budget = usual if budget_body is None else budget_body.over(usual)
     return budget.max_cost_dollars is not None or budget.max_tokens is not None

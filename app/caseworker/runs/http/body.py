@@ -72,32 +72,32 @@ The service parses them by hand: as route parameters, they would slow down each 
 
 
 @dataclass(frozen=True, slots=True)
-class GivenBudget:
+class RequestedBudget:
     """The limits that a caller sent.
 
     Omitted limits take a default; a limit sent as null is unlimited.
     """
 
     budget: Budget
-    stated: frozenset[str]
+    sent_names: frozenset[str]
     """JSON names of the limits that were sent."""
 
     def over(self, usual: Budget) -> Budget:
         """Return ``usual``, overridden by the limits that were sent, including null."""
         if usual is UNLIMITED:  # omitted limits are unlimited too
             return self.budget
-        names = map(field_name, self.stated)
+        names = map(field_name, self.sent_names)
         return replace(usual, **{name: getattr(self.budget, name) for name in names})
 
     def to_json(self) -> dict[str, int | float | None]:
         """Return the limits that were sent as a dict by JSON name."""
         limits = self.budget.to_json()
-        return {name: limits[name] for name in self.stated}
+        return {name: limits[name] for name in self.sent_names}
 
 
-def _budget_with_names(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
+def _budget_with_names(value: Any, read: ValidatorFunctionWrapHandler) -> RequestedBudget:
     try:
-        return GivenBudget(read(without_surplus(value, _LIMITS)), frozenset(value))
+        return RequestedBudget(read(without_surplus(value, _LIMITS)), frozenset(value))
     except ValidationError as error:
         raise with_suggestions(error, _LIMITS) from None
 
@@ -109,7 +109,7 @@ _BUDGET: Final = TypeAdapter(Budget).core_schema
 """Built once for all bodies, because pydantic parses the source of the class for its docstrings."""
 
 BudgetBody = Annotated[
-    GivenBudget,
+    RequestedBudget,
     GetPydanticSchema(
         lambda *_: core_schema.no_info_wrap_validator_function(_budget_with_names, _BUDGET)
     ),
@@ -359,7 +359,7 @@ class FromRun(BodyModel):
     imported. If omitted, all successful steps and calls are imported."""
 
 
-class GoingOnBody(RunFields):
+class ResumeRunBody(RunFields):
     """A run that resumes from an ended run; imported steps and calls cost nothing.
 
     Omitted fields default to those of the source run, except deadline and metadata. Fields that are
@@ -428,14 +428,15 @@ def body_of_kind(document: Any) -> OwnBody:
     return body.model_validate(document)
 
 
-def _of_its_kind(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | GoingOnBody:
+def _of_its_kind(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | ResumeRunBody:
     if isinstance(document, dict) and "from" in document:
-        return GoingOnBody.model_validate(document)
+        return ResumeRunBody.model_validate(document)
     return body_of_kind(document)
 
 
 RunBody = Annotated[
-    CaseBody | GraphRunBody | AgentRunBody | ExternalBody | GoingOnBody, WrapValidator(_of_its_kind)
+    CaseBody | GraphRunBody | AgentRunBody | ExternalBody | ResumeRunBody,
+    WrapValidator(_of_its_kind),
 ]
 """A run to create. ``kind`` selects the schema (default: case). With ``from``, the run resumes from
 an ended run."""

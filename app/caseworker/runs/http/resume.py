@@ -14,12 +14,12 @@ from caseworker.core.budget.budget import Budget
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError
 from caseworker.runs.http.admission import limits_spending
-from caseworker.runs.http.body import GoingOnBody, OwnBody, body_of_kind
+from caseworker.runs.http.body import OwnBody, ResumeRunBody, body_of_kind
 from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
 from caseworker.runs.service import RunService
 
 
-async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
+async def source_of(body: ResumeRunBody, tenant: str, runs: RunService) -> Run:
     """Return the run from which the requested run resumes.
 
     Raises:
@@ -40,7 +40,7 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     return source
 
 
-def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) -> OwnBody:
+def completed(body: ResumeRunBody, source: RunRequest, fields: Mapping[str, Any]) -> OwnBody:
     """Return an equivalent body without ``from``, with omitted fields copied from the source run.
 
     ``fields`` are those fields of the source run that only its kind has.
@@ -61,14 +61,14 @@ def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) 
         raise ProblemError(INVALID_REQUEST, violations=violations_of(errors)) from None
 
 
-def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
+def resumed_run(new: NewRun, body: ResumeRunBody, source: RunRequest, ceiling: Budget) -> NewRun:
     """Return ``new`` as a run that resumes from the source run and inherits omitted limits.
 
     ``ceiling`` caps the limits. ``source`` is the request of the source run.
     """
     budget_body, request = body.budget, new.request
     budget = source.budget if budget_body is None else budget_body.over(source.budget)
-    prices_asked = budget_body is not None and "max_cost_usd" in budget_body.stated
+    prices_asked = budget_body is not None and "max_cost_usd" in budget_body.sent_names
     requires_prices = request.requires_prices if prices_asked else source.requires_prices
     source_ref = body.from_
     request = replace(

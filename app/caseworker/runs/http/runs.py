@@ -27,8 +27,8 @@ from caseworker.runs.http.body import (
     POST_HEADERS,
     CancelBody,
     ExternalBody,
-    GoingOnBody,
     OwnBody,
+    ResumeRunBody,
     RunBody,
     idempotency_key,
     wait_seconds,
@@ -49,7 +49,7 @@ from caseworker.runs.http.problems import (
     rate_headers,
 )
 from caseworker.runs.http.query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
-from caseworker.runs.http.resume import completed, going_on, source_of
+from caseworker.runs.http.resume import completed, resumed_run, source_of
 from caseworker.runs.http.views import (
     CancelledRunsView,
     CancelReceipt,
@@ -69,7 +69,7 @@ ANSWER_SECONDS = 2.0
 router = api_router("runs", prefix="/runs")
 
 
-async def view_for(run: Run, request: ApiRequest) -> RunView:
+async def view_with_usage(run: Run, request: ApiRequest) -> RunView:
     """Return the view of a run for its caller, with its usage so far."""
     runs, payloads, root = request.service(RunService), request.service(Payloads), request.root
     return await view_of(await runs.with_usage(run), root, payloads)
@@ -142,7 +142,7 @@ async def post_run(
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
     run = await awaited(request, accepted.run, wait)
-    view = await view_for(run, request)
+    view = await view_with_usage(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
         renews = not accepted.created and "idempotency-key" in request.headers
         fields = await access.opened(run, request, renew=renews)
@@ -185,7 +185,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: status, input, result, usage and stop reason."""
     run = await request.service(RunService).get(RunKey(request.caller.tenant, run_id))
-    return await view_for(run, request)
+    return await view_with_usage(run, request)
 
 
 @router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)
@@ -257,12 +257,12 @@ async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
     await request.service(RunService).erase(RunKey(request.caller.tenant, run_id))
 
 
-async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepted:
+async def _accepted(body: OwnBody | ResumeRunBody, request: ApiRequest) -> Accepted:
     key = idempotency_key(request.headers)
     if body.webhook is not None:
         await request.service(WebhookCheck).require_secret(request.caller.tenant)
     hashed = await request.computed(partial(request_hash, body))
-    if isinstance(body, GoingOnBody):
+    if isinstance(body, ResumeRunBody):
         return await _accepted_from(body, request, hashed, key)
     try:
         new = await request.service(Admissions).new_run(body, request, hashed, key)
@@ -275,7 +275,7 @@ async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepte
 
 
 async def _accepted_from(
-    body: GoingOnBody, request: ApiRequest, hashed: str, key: str | None
+    body: ResumeRunBody, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted:
     """Accept a run that resumes from another; a repeated request works even if that was erased."""
     if body.graph is None:
@@ -288,11 +288,11 @@ async def _accepted_from(
     fields = admissions[source.kind].fields_of(source, body.document)
     new = await admissions.new_run(completed(body, source, fields), request, hashed, key)
     ceiling = request.service(ApiLimits).budget_ceiling
-    return await runs.accept(going_on(new, body, source, ceiling))
+    return await runs.accept(resumed_run(new, body, source, ceiling))
 
 
 async def _accepted_before(
-    body: OwnBody | GoingOnBody, request: ApiRequest, hashed: str, key: str | None
+    body: OwnBody | ResumeRunBody, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted | None:
     """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:

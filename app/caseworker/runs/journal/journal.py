@@ -131,7 +131,7 @@ class RunJournal:
         self._revision = graph.revision
         self._in_flight: asyncio.Future[None] | None = None
         """Ends with the write in flight; None while there is none."""
-        self._pending_write: _PendingWrite | None = None
+        self._before_write: _StateBeforeWrite | None = None
         self._writes_begun = self._last_granted = 0
         self._holds: dict[HoldKey, Hold] = {}
         """Holds that no answer to a write has granted or refused yet."""
@@ -299,8 +299,8 @@ class RunJournal:
             self._events.node_of = graph.node
         self._closed = True
         self._stop_waiting()
-        if self._pending_write is not None:
-            self._take_back(self._pending_write)
+        if self._before_write is not None:
+            self._restore(self._before_write)
         return self._changes()
 
     def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
@@ -334,9 +334,7 @@ class RunJournal:
         self._in_flight = in_flight = asyncio.get_running_loop().create_future()
         self._writes_begun += 1
         self._stop_waiting()  # this write takes everything that the timer waits to store
-        self._pending_write = pending_write = _PendingWrite(
-            self._revision, frozenset(self._unwritten)
-        )
+        self._before_write = before = _StateBeforeWrite(self._revision, frozenset(self._unwritten))
         try:
             # Once the journal is closed, only ask for permission: the final update carries the
             # calls, and their events must not be stored without them.
@@ -351,11 +349,11 @@ class RunJournal:
             )
             permission = await self._store.write(write)
         except BaseException:
-            self._take_back(pending_write)
+            self._restore(before)
             self.touch()
             raise
         finally:
-            self._pending_write = None
+            self._before_write = None
             self._in_flight = None
             in_flight.set_result(None)
         if permission.owned:
@@ -365,7 +363,7 @@ class RunJournal:
                 for record in write.calls:
                     self._requests.pop(record.node["node_id"], None)
         else:
-            self._take_back(pending_write)
+            self._restore(before)
         self._trip_if_refused(permission)
         self._last_granted = self._writes_begun
         answered_at = permission.answered_at
@@ -381,9 +379,9 @@ class RunJournal:
             if self._settled.get(hold.key) is hold:
                 del self._settled[hold.key]
 
-    def _take_back(self, pending_write: "_PendingWrite") -> None:
-        self._revision = min(self._revision, pending_write.revision)
-        self._unwritten |= pending_write.unwritten
+    def _restore(self, before: "_StateBeforeWrite") -> None:
+        self._revision = min(self._revision, before.revision)
+        self._unwritten |= before.unwritten
 
     def _trip_if_refused(self, permission: Permission) -> None:
         if not permission.owned:
@@ -441,7 +439,7 @@ class RunJournal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _PendingWrite:
+class _StateBeforeWrite:
     """The state before a write in flight, to restore if the write fails."""
 
     revision: int

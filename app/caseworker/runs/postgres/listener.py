@@ -37,7 +37,7 @@ async def listen(
     channels: Iterable[str],
     *,
     patience: Patience,
-    heard: Callable[[Notify], Awaitable[None]],
+    on_notification: Callable[[Notify], Awaitable[None]],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
     """Call ``on_notification`` with every notification that arrives from now on.
@@ -57,7 +57,7 @@ async def listen(
         while True:
             async with aclosing(connection.notifies(timeout=QUIET_SECONDS)) as notices:
                 async for notice in notices:
-                    await heard(notice)
+                    await on_notification(notice)
             await connection.execute("SELECT 1")
 
 
@@ -101,4 +101,4 @@ async def listen_for_workers(
         cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
 
     channels = [CANCEL_CHANNEL, DECISION_CHANNEL, ACCOUNT_CHANNEL]
-    await listen(url, channels, patience=patience, heard=read, listening=listening)
+    await listen(url, channels, patience=patience, on_notification=read, listening=listening)

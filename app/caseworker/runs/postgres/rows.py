@@ -33,7 +33,7 @@ from caseworker.runs.run import (
 
 Row = Mapping[str, Any] | RowMapping
 
-Place = TypeVar("Place")
+Position = TypeVar("Position")
 Item = TypeVar("Item")
 
 _REQUEST = (
@@ -121,7 +121,7 @@ def instant_and_id(place: Any) -> tuple[datetime, str]:
     return datetime.fromisoformat(at), id_in(name)
 
 
-def decode_cursor(of: str, cursor: str, read: Callable[[Any], Place]) -> Place:
+def decode_cursor(of: str, cursor: str, read: Callable[[Any], Position]) -> Position:
     """Return the position in a cursor of the list ``of``; cursors of other lists are refused.
 
     ``read`` converts the position from JSON, or raises an error if it is malformed.

@@ -88,7 +88,7 @@ class Heartbeat:
         for key in self._strays.confirmed(self.executor.active - beat.owned):
             self.executor.lose(key)
         for key in self._orphans.confirmed(beat.owned - self.executor.active):
-            await self._give_back(key)
+            await self._release_run(key)
         for key in self.executor.broken.keys() - beat.owned:
             del self.executor.broken[key]
 
@@ -109,7 +109,7 @@ class Heartbeat:
         except StoreUnavailableError:
             log.warning("heartbeat.left_unsaid")
 
-    async def _give_back(self, key: RunKey) -> None:
+    async def _release_run(self, key: RunKey) -> None:
         # Read again: the run may have started or ended since the heartbeat.
         run = await self.store.get(key)
         if run is None or run.worker_id != self.executor.worker_id or run.finished:

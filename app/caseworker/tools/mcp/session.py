@@ -77,7 +77,7 @@ class CallLostError(ToolRefusedError):
         """Whether the server may have executed the call."""
 
 
-class Session:
+class McpSession:
     """One connection to an MCP server, opened in a separate task when it is created.
 
     A closed session is never reopened.

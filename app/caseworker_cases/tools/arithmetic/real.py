@@ -49,7 +49,7 @@ def undefined(message: str) -> ToolRefusedError:
     return ToolRefusedError(message, code="undefined")
 
 
-def too_large(message: str) -> ToolRefusedError:
+def calculation_too_large(message: str) -> ToolRefusedError:
     """Return the error for a calculation that exceeds a limit."""
     return ToolRefusedError(message, code="too_large")
 
@@ -155,9 +155,9 @@ def guard(operation: Callable[..., Decimal], *operands: Real) -> Decimal:
     try:
         return operation(*map(rounded, operands))
     except Overflow:
-        raise too_large(f"the result has more than {MAX_DIGITS} digits") from None
+        raise calculation_too_large(f"the result has more than {MAX_DIGITS} digits") from None
     except Underflow:
-        raise too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
+        raise calculation_too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
     except decimal.DecimalException:
         raise undefined("the operation has no real result") from None
 

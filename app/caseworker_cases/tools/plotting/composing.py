@@ -25,7 +25,7 @@ MAX_POINTS = 25_000
 """Maximum number of values in one chart, across all series."""
 
 
-class Kind(StrEnum):
+class ChartKind(StrEnum):
     """The type of chart."""
 
     LINE = "line"
@@ -57,7 +57,7 @@ class Series:
 class Picture:
     """A chart description. Sizes are in pixels."""
 
-    kind: Kind
+    kind: ChartKind
     format: Format
     title: str
     subtitle: str
@@ -104,8 +104,12 @@ AXIS_PIXELS = 110
 """Approximate width of axis numbers and margins, in pixels."""
 PIXELS_A_CANDLE = 4.5
 """Minimum width for each candle, in pixels; narrower candles are indistinguishable."""
-TITLES: Mapping[Kind, str] = MappingProxyType(
-    {Kind.LINE: "closing price", Kind.CANDLES: "price range", Kind.DRAWDOWN: "drawdown"}
+TITLES: Mapping[ChartKind, str] = MappingProxyType(
+    {
+        ChartKind.LINE: "closing price",
+        ChartKind.CANDLES: "price range",
+        ChartKind.DRAWDOWN: "drawdown",
+    }
 )
 
 
@@ -113,7 +117,7 @@ TITLES: Mapping[Kind, str] = MappingProxyType(
 class PlotRequest:
     """Options for a price chart; sizes are in pixels."""
 
-    kind: Kind
+    kind: ChartKind
     format: Format
     width: int
     height: int
@@ -180,9 +184,9 @@ def _content(
     one = several[0]
     closes = {series.symbol: _closes(series, days, request) for series in several}
     values = closes[one.symbol]
-    if request.kind is Kind.CANDLES:
+    if request.kind is ChartKind.CANDLES:
         return _candles(one, request)
-    if request.kind is Kind.DRAWDOWN:
+    if request.kind is ChartKind.DRAWDOWN:
         falls = tuple(-100 * fall for fall in drawdowns(values))
         line = Series(one.symbol, falls)
         return _Content("close below its highest so far", "percent", days, (line,))
@@ -223,7 +227,7 @@ def _credit(source: str) -> str:
 def _title(several: Sequence[PriceSeries], request: PlotRequest) -> str:
     """Return the default title; it marks adjusted prices, because they differ from traded ones."""
     names = ", ".join(series.symbol for series in several)
-    adjusted = request.kind is Kind.LINE and request.adjusted
+    adjusted = request.kind is ChartKind.LINE and request.adjusted
     compared = len(several) > 1
     return f"{names}: {'adjusted ' * adjusted}{TITLES[request.kind]}{'s compared' * compared}"
 

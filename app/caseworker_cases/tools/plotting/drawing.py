@@ -21,8 +21,8 @@ from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 from caseworker_cases.tools.dates.calculation import MONTHS
 from caseworker_cases.tools.plotting.composing import (
     PIXELS_PER_INCH,
+    ChartKind,
     Format,
-    Kind,
     Picture,
     Series,
     short_date,
@@ -295,8 +295,8 @@ def _candles(frame: Frame) -> None:
     frame.finish("", right=MARGIN)
 
 
-DRAWN: Mapping[Kind, Callable[[Frame], None]] = MappingProxyType(
-    {Kind.LINE: _line, Kind.CANDLES: _candles, Kind.DRAWDOWN: _drawdown}
+DRAWN: Mapping[ChartKind, Callable[[Frame], None]] = MappingProxyType(
+    {ChartKind.LINE: _line, ChartKind.CANDLES: _candles, ChartKind.DRAWDOWN: _drawdown}
 )
 
 

@@ -10,7 +10,7 @@ from caseworker.main.plugins import Toolbox
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.runs.http.admission import CaseAdmission
-from caseworker.runs.http.body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
+from caseworker.runs.http.body import AgentRunBody, CaseBody, GraphRunBody, ResumeRunBody
 from caseworker.runs.http.definition_body import (
     DefinitionByName,
     GraphToValidate,
@@ -37,7 +37,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: NodeCatal
     """Each example run is accepted without errors or warnings."""
     value: Any = RUNS[name]["value"]
     if "from" in value:
-        assert GoingOnBody.model_validate(value).from_.run_id in str(RUNS)
+        assert ResumeRunBody.model_validate(value).from_.run_id in str(RUNS)
         return
     if value.get("kind") == "agent":
         agent = AgentRunBody.model_validate(value).agent

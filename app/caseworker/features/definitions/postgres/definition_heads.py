@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection, Patience
-from caseworker.platform.postgres.group_commit import GroupCommit, Later
+from caseworker.platform.postgres.group_commit import GroupCommit, RetryLater
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.graphs import DefinitionVersion
 from caseworker.runs.run import DefinitionRef
@@ -83,7 +83,7 @@ class DefinitionHeads:
 
 async def heads_of(
     connection: psycopg.AsyncConnection[Any], keys: Sequence[HeadKey]
-) -> Sequence[DefinitionVersion | Later | None]:
+) -> Sequence[DefinitionVersion | RetryLater | None]:
     """Return the version that each reference resolves to, in the same order.
 
     An element is None if the version does not exist, or Later if the lookup must be retried.

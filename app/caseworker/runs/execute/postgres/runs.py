@@ -34,7 +34,7 @@ from caseworker.runs.accept.postgres.acceptance import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
 from caseworker.runs.accept.postgres.checks import AcceptChecks
-from caseworker.runs.accept.postgres.run_import import take_over
+from caseworker.runs.accept.postgres.run_import import import_run
 from caseworker.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -153,7 +153,7 @@ class PostgresRuns(PostgresRunReader):
             return await self._accept_alone(new, worker_id)
         request = new.request
         plain = request.source is None and self._in_batches and not new.is_overdue
-        with self._begun(new.key):
+        with self._claiming(new.key):
             if plain and (worker_id is not None or request.start_at is None):
                 return await self._accept_in_batch(new, worker_id)
             return await self._accept_alone(new, worker_id)
@@ -178,7 +178,7 @@ class PostgresRuns(PostgresRunReader):
         return accepted
 
     @contextmanager
-    def _begun(self, key: RunKey) -> Iterator[None]:
+    def _claiming(self, key: RunKey) -> Iterator[None]:
         """Make concurrent accepts of the same run ID in this process wait until the block ends."""
         self._inserting[key] = ended = asyncio.Event()
         try:
@@ -350,7 +350,7 @@ async def accept_in(
         IdempotencyMismatchError: the idempotency key was used with a different body.
         QueueFullError: too many runs are queued.
         QuotaExceededError: a quota of the tenant is exhausted.
-        SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`take_over`.
+        SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`import_run`.
     """
     if new.idempotency_key is not None:
         earlier = await _earlier_by_key(connection, new)
@@ -369,7 +369,7 @@ async def accept_in(
         # A run with this ID exists; ON CONFLICT has locked its row.
         return await _repeated(connection, await _same_request(connection, new), limits)
     if new.request.source is not None:
-        await take_over(connection, new.key, new.request.source)
+        await import_run(connection, new.key, new.request.source)
     cancel_request = cancel_request_from_row(row)
     if cancel_request is not None:
         run = await read_run(connection, new.key)
@@ -380,7 +380,11 @@ async def accept_in(
     if queued and admission is not None and KINDS[run.kind].is_external:
         raise admission.cannot_start
     max_queued, rate = limits.max_queued, None
-    if queued and max_queued is not None and not await _has_place(connection, new, max_queued):
+    if (
+        queued
+        and max_queued is not None
+        and not await _queue_has_capacity(connection, new, max_queued)
+    ):
         if admission is not None:
             rate = await limits.checks.left_of_rate(connection, new.key.tenant, limits.quota)
         raise QueueFullError(rate)
@@ -398,7 +402,7 @@ async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) 
     return Accepted(run, created=False, rate=rate)
 
 
-async def _has_place(connection: AsyncConnection, new: NewRun, max_queued: int) -> bool:
+async def _queue_has_capacity(connection: AsyncConnection, new: NewRun, max_queued: int) -> bool:
     """Return whether the queue has capacity for a run that this transaction has already stored.
 
     One tenant may fill the queue. To keep other tenants from being rejected, a tenant with few
@@ -458,7 +462,7 @@ async def cancel_in(
         return CancelStatus(key.run_id, run, run.cancel_request, already_finished=True)
     first = cancel_request_from_row(row)
     if row["request"] is None or first is None:
-        await _require_room(connection, key.tenant, limits.max_pending_cancels)
+        await _require_capacity(connection, key.tenant, limits.max_pending_cancels)
         return CancelStatus(key.run_id, None, first)
     run = run_from_row(row)
     if run.started_at is None:
@@ -473,7 +477,7 @@ async def cancel_in(
     return CancelStatus(key.run_id, run, run.cancel_request)
 
 
-async def _require_room(connection: AsyncConnection, tenant: str, max_pending: int) -> None:
+async def _require_capacity(connection: AsyncConnection, tenant: str, max_pending: int) -> None:
     """Delete some expired pending cancels, then enforce the tenant's limit on the rest."""
     await connection.exec_driver_sql(DROP_EXPIRED, (tenant, MAX_EXPIRED_DROPPED))
     pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant, max_pending + 1))

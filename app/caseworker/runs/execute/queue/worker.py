@@ -191,7 +191,7 @@ class QueueWorker:
         async with connections(self.url, self.patience, at_most=CONCURRENCY) as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                listening = wake_when_told(jobs, self.url, [QUEUE], self.patience)
+                listening = wake_on_notification(jobs, self.url, [QUEUE], self.patience)
                 due = wake_when_due(jobs, self.due, self._take_next_runs)
                 beside = (listening, due, self._wake_when_free(jobs), self._take_what_waited())
                 helpers = [tasks.create_task(each) for each in beside]
@@ -203,7 +203,7 @@ class QueueWorker:
         while True:
             await jobs.refused.wait()
             jobs.refused.clear()
-            await self.executor.room()
+            await self.executor.wait_for_slot()
             await jobs.wake()
 
     async def _take_what_waited(self) -> None:
@@ -219,7 +219,7 @@ class QueueWorker:
     async def _execute(self, tenant: str, run_id: str) -> None:
         """Start the next run: a job signals that a run is queued, not which one."""
         while self.executor.free_slots <= 0:
-            await self.executor.room()
+            await self.executor.wait_for_slot()
         try:
             await self._take_next()
         except BaseException:
@@ -279,7 +279,7 @@ async def take_jobs(
         raise
 
 
-async def wake_when_told(
+async def wake_on_notification(
     jobs: CapacityAwareJobManager, url: str, queues: Iterable[str], patience: Patience
 ) -> None:
     """Wake a worker whenever a new job is announced in one of ``queues``."""
@@ -288,7 +288,7 @@ async def wake_when_told(
         await jobs.wake()
 
     channels = get_channel_for_queues(queues)
-    await listen(url, channels, patience=patience, heard=heard, listening=jobs.wake)
+    await listen(url, channels, patience=patience, on_notification=heard, listening=jobs.wake)
 
 
 async def wake_when_due(

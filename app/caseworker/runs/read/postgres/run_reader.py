@@ -225,10 +225,10 @@ class PostgresRunReader:
         async with transaction(self.engines.work, key.tenant) as connection:
             return await journal_of(connection, key)
 
-    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+    async def started_calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the last LLM and tool calls of a run that may have taken effect."""
         async with transaction(self.engines.work, key.tenant) as connection:
-            last = BEGUN.where(of_run(journal, key))
+            last = STARTED_CALLS.where(of_run(journal, key))
             rows = (await connection.execute(last)).mappings().all()
         return [call_from_row(row) for row in reversed(rows)]
 
@@ -308,7 +308,7 @@ async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
     return run_from_row(rows.mappings().one())
 
 
-BEGUN = (
+STARTED_CALLS = (
     select(*JOURNAL_COLUMNS)
     .where(
         journal.c.node["kind"].astext.in_(("llm", "tool")),
