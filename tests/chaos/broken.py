@@ -46,7 +46,7 @@ from caseworker.engine.call import Call
 from caseworker.engine.calls import Calls
 from caseworker.engine.events import STEP_COMPLETED, Event
 from caseworker.engine.ports import CallOutcome, Recorded
-from caseworker.runs.accept.postgres.acceptance import RunInsert
+from caseworker.runs.accept.postgres.batch_accept import RunInsert
 from caseworker.runs.journal.journal import RunJournal
 from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.ports import Beat

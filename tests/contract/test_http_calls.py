@@ -12,7 +12,7 @@ from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import ApprovalRequest, Question
 from caseworker.engine.ports import CallOutcome
-from caseworker.features.traces.payloads import PayloadReading
+from caseworker.features.traces.payloads import PayloadReader
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest
 from tests.support.api import Api, client_of
@@ -276,7 +276,7 @@ async def test_payloads_are_shown_as_it_is_configured(
 ) -> None:
     """The setting hides payloads or shows them unredacted."""
     payloads = Payloads(mode)
-    reading = PayloadReading(api.store, payloads, max_shown_bytes=2_000_000)
+    reading = PayloadReader(api.store, payloads, max_shown_bytes=2_000_000)
     async with client_of(api.app(payloads, reading)) as client:
         work = Work().ended()
         await work.written(api, client)
@@ -291,7 +291,7 @@ async def test_payloads_are_shown_as_it_is_configured(
 
 async def test_the_payloads_of_a_trace_have_a_size(api: Api) -> None:
     """The first calls have payloads; the call route returns all others."""
-    reading = PayloadReading(api.store, max_shown_bytes=400)
+    reading = PayloadReader(api.store, max_shown_bytes=400)
     async with client_of(api.app(reading)) as client:
         work = Work()
         for number in range(50):

@@ -145,7 +145,7 @@ def test_lanes_in_any_tree_of_scopes_come_to_an_end_within_all_limits(seed: int)
     world = play(seed)
 
     assert len(world.scopes[0].queue) == 0
-    assert all(not amount for scope in world.scopes for amount in scope.holds.values())
+    assert all(not amount for scope in world.scopes for amount in scope.reserved_amounts.values())
 
 
 @pytest.mark.req("000/B1")

@@ -24,7 +24,7 @@ from caseworker.platform.logs.errors import class_name, message_of_error
 T = TypeVar("T")
 
 ExceptionTypes = tuple[type[BaseException], ...]
-"""Exceptions that are raised unchanged."""
+"""Types of exceptions."""
 
 STOPS: ExceptionTypes = (Stop, BaseExceptionGroup)
 """For code that makes calls: a stop may be its run's. Groups may contain one."""
@@ -60,7 +60,8 @@ class _Outcome(Generic[T]):
     _value: T | None = None
     _error: BaseException | None = None
 
-    def get(self) -> T:
+    def unwrap(self) -> T:
+        """Return the value, or raise the exception."""
         if self._error is None:
             return cast("T", self._value)
         error, self._error = self._error, None
@@ -70,15 +71,15 @@ class _Outcome(Generic[T]):
             del error  # its traceback has this frame, and a cycle would keep the values of the code
 
 
-async def contained(work: Awaitable[T], *, passing: ExceptionTypes = ()) -> T:
-    """Await code of a plugin in a separate task; ``passing`` exceptions are raised unchanged.
+async def contained(work: Awaitable[T], *, unchanged: ExceptionTypes = ()) -> T:
+    """Await code of a plugin in a separate task; exceptions in ``unchanged`` are not wrapped.
 
     Raises:
         Exception: the code raised it.
         ForeignError: the code raised another BaseException, StopIteration or StopAsyncIteration.
         asyncio.CancelledError: this task is being cancelled.
     """
-    task = asyncio.create_task(_awaited(work, passing))
+    task = asyncio.create_task(_awaited(work, unchanged))
     try:
         outcome = await task
     except asyncio.CancelledError as cancelled:
@@ -88,11 +89,11 @@ async def contained(work: Awaitable[T], *, passing: ExceptionTypes = ()) -> T:
     finally:
         if isinstance(work, Coroutine):
             work.close()  # the task may have been cancelled before its first step
-    return outcome.get()
+    return outcome.unwrap()
 
 
 async def in_thread(
-    function: Callable[[], T], threads: Executor | None, *, passing: ExceptionTypes = ()
+    function: Callable[[], T], threads: Executor | None, *, unchanged: ExceptionTypes = ()
 ) -> T:
     """Call a function of a plugin in a thread, with the context variables of the caller.
 
@@ -100,35 +101,36 @@ async def in_thread(
 
     Raises:
         Exception: the function raised it.
-        ForeignError: as for :func:`contained`.
+        ForeignError: the function raised another BaseException, StopIteration or
+            StopAsyncIteration.
     """
-    call = partial(copy_context().run, _called, function, passing)
-    return (await asyncio.get_running_loop().run_in_executor(threads, call)).get()
+    call = partial(copy_context().run, _called, function, unchanged)
+    return (await asyncio.get_running_loop().run_in_executor(threads, call)).unwrap()
 
 
-async def _awaited(work: Awaitable[T], passing: ExceptionTypes) -> _Outcome[T]:
+async def _awaited(work: Awaitable[T], unchanged: ExceptionTypes) -> _Outcome[T]:
     try:
         return _Outcome(await work)
     except asyncio.CancelledError:
         raise
     except BaseException as error:
-        return _Outcome(None, _as_failure(error, passing))
+        return _Outcome(None, _as_failure(error, unchanged))
 
 
-def _called(function: Callable[[], T], passing: ExceptionTypes) -> _Outcome[T]:
+def _called(function: Callable[[], T], unchanged: ExceptionTypes) -> _Outcome[T]:
     try:
         return _Outcome(function())
     except BaseException as error:
-        return _Outcome(None, _as_failure(error, passing))
+        return _Outcome(None, _as_failure(error, unchanged))
 
 
-def _as_failure(error: BaseException, passing: ExceptionTypes) -> BaseException:
+def _as_failure(error: BaseException, unchanged: ExceptionTypes) -> BaseException:
     """Return the exception to raise instead of one that code of a plugin raised."""
     kind = type(error)  # isinstance would also ask the exception for its __class__
     try:
         if any(vars(each).keys() & _DISGUISES for each in kind.__mro__ if each not in _BUILT_IN):
             return ForeignError(RuntimeError(BaseException.__str__(error)), kind.__name__)
-        if issubclass(kind, passing) or (
+        if issubclass(kind, unchanged) or (
             issubclass(kind, Exception) and not issubclass(kind, StopIteration | StopAsyncIteration)
         ):
             return error

@@ -137,15 +137,15 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         stopped = loop.create_future()
 
-        def stop(_: object = None) -> None:
+        def wake(_: object = None) -> None:
             if not stopped.done():
                 stopped.set_result(None)
 
         task = asyncio.create_task(work, name="run")
-        task.add_done_callback(stop)
+        task.add_done_callback(wake)
         try:
             # The token may be tripped in any thread; ``stopped`` is also set when the task ends.
-            with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
+            with token.on_trip(lambda: loop.call_soon_threadsafe(wake)):
                 await stopped
             if not task.done():
                 task.cancel()
@@ -153,6 +153,7 @@ class Supervisor:
         except asyncio.CancelledError:
             task.cancel()
             task.add_done_callback(forget_failure)
+            # Further cancellations of this task must not shorten the grace period.
             await until_done((task,), self.grace_seconds)
             if not task.done():
                 self._abandon(task, late)

@@ -46,11 +46,11 @@ from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
-from caseworker.tools.servers import NoServers, ToolServers
+from caseworker.tools.servers import NO_SERVERS, ToolServers
 
 
 def build_tools(
-    settings: Settings, tools: tuple[Tool, ...], servers: ToolServers | None = None
+    settings: Settings, tools: tuple[Tool, ...], servers: ToolServers = NO_SERVERS
 ) -> ToolDispatch:
     """Return the dispatcher for the tools that the configuration allows.
 
@@ -61,11 +61,13 @@ def build_tools(
     """
     allow, deny = settings.tools.allow, settings.tools.deny
     tool_names = [tool.spec.name for tool in tools]
-    serves = NoServers().serves if servers is None else servers.serves
+
     approval = settings.tools.requires_approval
     listed = {"allow": allow or (), "deny": deny, "requires_approval": approval}
     for name, names in listed.items():
-        tools_of_limit = (each for each in names if not serves(each) and not each.endswith(".*"))
+        tools_of_limit = (
+            each for each in names if not servers.serves(each) and not each.endswith(".*")
+        )
         require_known("tool", f"tools.{name}", tools_of_limit, tool_names)
     return ToolDispatch(
         ToolRegistry(tools),

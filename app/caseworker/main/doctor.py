@@ -185,17 +185,17 @@ def _port(settings: Settings) -> Finding:
 
 def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:
     if not has_model(settings):
-        plans = any(each.name == "case" for each in registered(NODE_TYPES, None))
+        has_planner = any(each.name == "case" for each in registered(NODE_TYPES, None))
         planner = (
             "the built-in planner plans cases"
-            if plans
+            if has_planner
             else "pip install 'caseworker[cases]' adds cases, which need none"
         )
         yield Finding("models", True, f"none; {planner}; set OPENAI_API_KEY to run agents")
     for name, chain in settings.models.chains().items():
         first = next(iter(chain.values()))
         if first.chosen_provider == BUILT_IN:
-            continue
+            continue  # it needs no key and no endpoint
         key = "with a key" if first.api_key else "without a key"
         works, detail = True, f"{first.chosen_model} of {first.chosen_provider}, {key}"
         if ask:

@@ -30,7 +30,7 @@ from caseworker.settings.cases import HttpToolSettings, McpSettings, ToolSetting
 from caseworker.settings.loader import read_yaml
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.resources import ToolResources
-from caseworker.tools.servers import Credentials, NoServers, ToolServers
+from caseworker.tools.servers import NO_SERVERS, Credentials, ToolServers
 
 PROVIDERS = "caseworker.providers"
 """Entry point group for model providers; the entry point's name is the provider name in
@@ -118,7 +118,7 @@ def _tool_servers(
         StartupError: an environment variable that a server needs is not set.
     """
     if not settings.servers:
-        return NoServers()
+        return NO_SERVERS
     from caseworker.tools.mcp.config import ServerConfig
     from caseworker.tools.mcp.servers import McpServers
 

@@ -38,7 +38,7 @@ class BlockingPool:
         Cancellation does not wait for the thread. A queued function is dropped, and the result of a
         running one is discarded.
         """
-        return await in_thread(partial(fn, *args), self._threads, passing=STOPS)
+        return await in_thread(partial(fn, *args), self._threads, unchanged=STOPS)
 
     def close(self) -> None:
         """Reject new functions and drop queued ones, without waiting for running threads."""
@@ -124,7 +124,7 @@ class FunctionNode:
             )
         pool = None if flow is None else flow.services.get(BlockingPool)
         if pool is None:
-            return in_thread(partial(self._called, recorded, context), None, passing=STOPS)
+            return in_thread(partial(self._called, recorded, context), None, unchanged=STOPS)
         return pool.run(self._called, recorded, context)
 
     def _called(self, recorded: Executing, context: ExecutionContext) -> Any:

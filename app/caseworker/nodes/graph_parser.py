@@ -18,10 +18,10 @@ from caseworker.core.graph.problems import quoted
 from caseworker.core.graph.validation import Problem, Severity, Traits, problems_of
 from caseworker.engine.prepared import PreparedGraph, PreparedStep
 from caseworker.models.table import ModelTable
-from caseworker.nodes.fields import StepData, joined_places, problems_in
 from caseworker.nodes.graph_spec import EdgeSpec, GraphFrame, PolicySpec, StepSpec, WorkSpec
 from caseworker.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep, is_reference
 from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.strict_parsing import StepData, joined_places, problems_in
 
 Types = Mapping[str, NodeType]
 Part = TypeVar("Part", bound=StepData)

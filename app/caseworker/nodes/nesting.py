@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 
 from caseworker.core.graph.validation import Traits
 from caseworker.engine.prepared import BoundNode, PreparedGraph
-from caseworker.nodes.fields import reported
+from caseworker.nodes.strict_parsing import reported
 
 MAX_NESTING = 8
 """Maximum nesting depth of graphs, including the outermost one. The step of a map counts as a

@@ -12,9 +12,9 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.problems import quoted
 from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
-from caseworker.nodes.fields import JsonField, StepData
 from caseworker.nodes.function import FunctionNode, RunFunction, run_plainly
 from caseworker.nodes.node_type import Fault, NodeType
+from caseworker.nodes.strict_parsing import JsonField, StepData
 
 
 class FunctionData(StepData):

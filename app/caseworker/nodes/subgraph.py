@@ -20,10 +20,10 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import StepReport
 from caseworker.engine.step_values import Total
-from caseworker.nodes.fields import HandleName, PathField, StepData, usual_path
 from caseworker.nodes.graph_spec import MAX_PARALLEL, StepId
 from caseworker.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from caseworker.nodes.node_type import NONE, Fault, NodeType
+from caseworker.nodes.strict_parsing import HandleName, PathField, StepData, usual_path
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.validation import refusal

@@ -11,8 +11,8 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel
 from caseworker.core.graph.problems import quoted
 from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import ExecutionResult, FlowContext
-from caseworker.nodes.fields import ObjectField, StepData
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
+from caseworker.nodes.strict_parsing import ObjectField, StepData
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.suggestions import suggestion
 from caseworker.tools.dispatch import ToolDispatch

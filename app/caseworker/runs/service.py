@@ -42,7 +42,7 @@ from caseworker.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey,
 log = structlog.get_logger(__name__)
 
 ACCEPT_GRACE_SECONDS = 30.0
-POLL_SECONDS = (0.02, 0.5)
+FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """First and maximum poll interval, in seconds, while a caller waits for a run that another process
 executes."""
 
@@ -247,7 +247,7 @@ class RunService:
         Raises:
             RunNotFoundError: the run does not exist.
         """
-        delay_seconds, max_delay_seconds = POLL_SECONDS
+        delay_seconds = FIRST_POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
             run = await self._until_ended_here(key, until)
@@ -256,7 +256,7 @@ class RunService:
             if run.finished or remaining <= 0 or self._closing.is_set():
                 return run
             await set_within(self._closing, min(delay_seconds, remaining))
-            delay_seconds = min(2 * delay_seconds, max_delay_seconds)
+            delay_seconds = min(2 * delay_seconds, MAX_POLL_SECONDS)
 
     async def ended_here(self, key: RunKey, *, seconds: float) -> None:
         """Wait until this process does not execute a run any more, for at most ``seconds``."""
@@ -310,7 +310,7 @@ class RunService:
             if run.status is RunStatus.RUNNING:
                 self._executor.cancel(key, request)
             else:
-                self._executor.end_soon(key)
+                self._executor.replay_stopped_soon(key)
 
     async def _settled(self, key: RunKey, cancelled: CancelStatus) -> CancelStatus:
         """Wait a moment for the end of the run, and return its state and its calls."""

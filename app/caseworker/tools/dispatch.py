@@ -50,8 +50,8 @@ from caseworker.tools.ports import (
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker.tools.results import UnfitResultError, result_of_async
 from caseworker.tools.servers import (
+    NO_SERVERS,
     SERVER_LOST,
-    NoServers,
     ServerListing,
     ServerUnavailableError,
     ToolServers,
@@ -81,7 +81,7 @@ class ToolDispatch:
         retry: RetryPolicy,
         approval_timeout_seconds: float,
         expose_errors: bool,
-        servers: ToolServers | None = None,
+        servers: ToolServers = NO_SERVERS,
     ) -> None:
         """Create a dispatcher; ``payloads`` decides how traces store arguments.
 
@@ -92,7 +92,7 @@ class ToolDispatch:
         Raises:
             UnfitSchemaError: a schema is unusable; the message names the tool.
         """
-        self._servers: ToolServers = servers or NoServers()
+        self._servers = servers
         self._expose_errors = expose_errors
         self._payloads = payloads
         self._redaction = PacedThread()

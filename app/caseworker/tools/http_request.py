@@ -201,18 +201,15 @@ class HttpOperation:
         """Check that the placeholders are required arguments, and not in the host.
 
         Raises:
-            ValueError: one of them is not.
+            ValueError: a placeholder is in the host, or is not a required argument.
         """
         required = self.parameters.get("required", ())
-        filled = {
-            parameter.name
-            for parameter in (self.places[name] for name in required if name in self.places)
-            if parameter.place == "path"
-        }
+        required_places = [self.places[name] for name in required if name in self.places]
+        url_arguments = {each.name for each in required_places if each.place == "path"}
         if re.search("[{}]", urlsplit(self.url).netloc + PLACEHOLDER.sub("", self.url)):
             raise ValueError("url: placeholders are {name}, in the path or the query only")
         for name in PLACEHOLDER.findall(self.url):
-            if name not in filled:
+            if name not in url_arguments:
                 required_names = ", ".join(required) or "none"
                 raise ValueError(
                     f"url: {{{name}}} is no required argument; those are: {required_names}"

@@ -14,7 +14,7 @@ from caseworker.tools.arguments import CheckedTool, choice, day, text
 from caseworker.tools.ports import ToolRefusedError, ToolSpec
 from caseworker.tools.resources import ToolResources
 from caseworker_cases.stocks.packaged import PackagedPrices
-from caseworker_cases.stocks.prices import UNAVAILABLE, PriceSeries, PriceSource, asking
+from caseworker_cases.stocks.prices import UNAVAILABLE, PriceSeries, PriceSource, spec_for_source
 
 SYMBOL = text(60, "Ticker such as AAPL, or the company's name such as Apple")
 START = day("First day, YYYY-MM-DD; without it the first day there is")
@@ -134,7 +134,7 @@ class PriceTool(CheckedTool):
 
     def __init__(self, source: PriceSource) -> None:
         self._source = source
-        self.spec = asking(self.offer, source)
+        self.spec = spec_for_source(self.offer, source)
         super().__init__()
 
     @classmethod

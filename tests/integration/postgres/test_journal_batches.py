@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 
 from caseworker.platform.postgres.connections import Connection
 from caseworker.platform.postgres.group_commit import RetryLater
-from caseworker.runs.accept.postgres.acceptance import (
+from caseworker.runs.accept.postgres.batch_accept import (
     InsertAnswer,
     QueueCapacity,
     RunInsert,

@@ -9,7 +9,7 @@ import pytest
 
 from caseworker.features.quotas.postgres.quotas import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.accept.postgres.acceptance import QueueCapacity
+from caseworker.runs.accept.postgres.batch_accept import QueueCapacity
 from caseworker.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,

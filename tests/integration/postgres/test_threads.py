@@ -9,7 +9,7 @@ from caseworker.features.threads.postgres.threads import PostgresThreads, reply_
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.accept.postgres.acceptance import QueueCapacity, RunInsert, accept_in_batch
+from caseworker.runs.accept.postgres.batch_accept import QueueCapacity, RunInsert, accept_in_batch
 from caseworker.runs.run import NewRun
 from tests.support.stores import Stores, new_run
 from tests.support.threads import store_messages

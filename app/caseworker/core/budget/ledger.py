@@ -156,7 +156,7 @@ class Scope(Account):
         try:
             lineage = (self, *self._ancestors)
             for scope in lineage:
-                limits, usage, holds = scope.limits, scope.usage, scope.holds
+                limits, usage, holds = scope.limits, scope.usage, scope.reserved_amounts
                 if not limits:
                     continue
                 used = usage.amounts
@@ -236,7 +236,7 @@ class Scope(Account):
 
     def reserved(self, dimension: Dimension) -> Amount:
         """Return how much of a dimension is reserved for work in flight."""
-        return self.holds.get(dimension, 0)
+        return self.reserved_amounts.get(dimension, 0)
 
     def to_dict(self) -> dict[str, int | float | None]:
         """Return the usage as JSON numbers.
@@ -246,7 +246,7 @@ class Scope(Account):
         spent = self.usage.fresh()
         with self.queue.lock:
             spent.add(self.usage.amounts)
-            spent.add(as_estimated(self.holds))
+            spent.add(as_estimated(self.reserved_amounts))
         seconds = round(self.usage.time_elapsed_seconds, 3)
         return spent.to_dict() | {Dimension.SECONDS.value: seconds}
 

@@ -56,7 +56,7 @@ class Account:
         limits = budget.limits()
         self.limits = {name: limit for name, limit in limits.items() if not name.interrupts}
         """Upper limits by dimension, without the time limit, because time cannot be reserved."""
-        self.holds: dict[Dimension, Amount] = {}
+        self.reserved_amounts: dict[Dimension, Amount] = {}
         self.mark = object()
         """Marker object: ``usage.checked_by`` is set to it once the usage was found to be within
         the limits."""
@@ -68,7 +68,7 @@ class Account:
     ) -> BudgetExceededError | None:
         """Return the error if a charge would exceed a limit, else None.
 
-        The usage so far and the amounts in ``holds`` count as well.
+        The usage so far and the amounts in ``reserved_amounts`` count as well.
         """
         usage, limits = self.usage, self.limits
         used = usage.amounts
@@ -101,7 +101,7 @@ class Account:
         ``requested`` is the refused amount; None if nothing was requested. ``kept_for_answer`` is
         the amount that an agent reserves for its final answer.
         """
-        limit, reserved = self.budget.limits()[dimension], self.holds.get(dimension, 0)
+        limit, reserved = self.budget.limits()[dimension], self.reserved_amounts.get(dimension, 0)
         if requested is None:
             described = self.usage.describe(dimension, limit)
         else:
@@ -217,7 +217,7 @@ class Reservation:
             return False
         for account in self._accounts:
             for dimension, amount in self.charge.items():
-                account.holds[dimension] -= amount  # type: ignore[operator]
+                account.reserved_amounts[dimension] -= amount  # type: ignore[operator]
         self._released = True
         self.queue.tracked.pop(self, None)
         return True
@@ -327,7 +327,7 @@ class ReservationQueue:
                 raise refused
             claims = self._claims() if self._waiters and not task_reservations else {}
             if _fits(accounts, minimum, claims):
-                charge = _sized(accounts, minimum, preferred, claims)
+                charge = _choose_charge(accounts, minimum, preferred, claims)
                 return self.with_owner(self._hold(accounts, charge), holder)
             waiter = Waiter(self, accounts, minimum, preferred, task_reservations, holder)
             self._waiters.append(waiter)
@@ -381,7 +381,7 @@ class ReservationQueue:
         ahead = {} if waiter.task_reservations else claims
         if not _fits(accounts, minimum, ahead):
             return None
-        return self._hold(accounts, _sized(accounts, minimum, waiter.preferred, ahead))
+        return self._hold(accounts, _choose_charge(accounts, minimum, waiter.preferred, ahead))
 
     def _refuse_deadlocked(self) -> None:
         """Refuse the most recent of the deadlocked requests until no deadlock is left."""
@@ -416,7 +416,7 @@ class ReservationQueue:
 
     def _hold(self, accounts: Sequence[Account], charge: Charge) -> Reservation:
         for account in accounts:
-            holds = account.holds
+            holds = account.reserved_amounts
             for dimension, amount in charge.items():
                 holds[dimension] = holds.get(dimension, 0) + amount  # type: ignore[operator]
         return Reservation(self, accounts, charge)
@@ -446,7 +446,7 @@ def _refusal(
             continue
         holds: Mapping[Dimension, Amount] = NOTHING
         if beside is None:
-            holds = account.holds
+            holds = account.reserved_amounts
         elif beside:
             holds = sum_of([each.charge for each in beside if account in each.accounts])
         refused = account.refusal(charge, holds)
@@ -461,7 +461,7 @@ def free_amounts(
     """Return how much all accounts can still reserve; ``claims`` are not free either."""
     smallest: dict[Dimension, Any] = {}
     for account in accounts:
-        used, holds = account.usage.amounts, account.holds
+        used, holds = account.usage.amounts, account.reserved_amounts
         for dimension, limit in account.limits.items():
             occupied = used.get(dimension, 0) + holds.get(dimension, 0)
             free = limit - (occupied + claims.get((account, dimension), 0))
@@ -473,7 +473,7 @@ def free_amounts(
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
     """Return whether a charge fits next to the usage, the reservations and the claims."""
     for account in accounts:
-        used, holds = account.usage.amounts, account.holds
+        used, holds = account.usage.amounts, account.reserved_amounts
         for dimension, amount in charge.items():
             limit = account.limits.get(dimension)
             if limit is None or not amount:
@@ -492,13 +492,13 @@ def _claim(claims: Claims, waiter: Waiter) -> None:
                 claims[key] = claims.get(key, 0) + amount  # type: ignore[operator]
 
 
-def _sized(
+def _choose_charge(
     accounts: Sequence[Account],
     minimum: Charge,
     preferred: Callable[[FreeAmounts], Charge] | None,
     claims: Claims,
 ) -> Charge:
-    """Return the charge to hold: that of ``preferred`` if it fits, else ``minimum``."""
+    """Return the preferred charge if it fits, else ``minimum``."""
     if preferred is None:
         return minimum
     preference = preferred(free_amounts(accounts, claims))

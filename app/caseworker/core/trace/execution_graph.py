@@ -333,7 +333,7 @@ class ExecutionGraph:
         _refuse_unless_text(optional=(stop_reason, error_class))
         if error_class is not None and status != "fail":
             raise ValueError(f"error_class requires the status fail, not {status}")
-        with self._lock:
+        with self._lock:  # reentrant: begin_node acquires it, too
             node_id = self.begin_node(parent_id, kind, name, model, metadata)
             self._tree.open[node_id]["start_ts_ms"] = start_ts_ms
             self._tree.end(node_id, status, end_ts_ms, stop_reason, error_class)

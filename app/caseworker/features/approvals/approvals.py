@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from caseworker.engine.approvals import ApprovalRequest, Decision, Question, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
-from caseworker.nodes.fields import joined_places
+from caseworker.nodes.strict_parsing import joined_places
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.paging import Page
 from caseworker.platform.validation import field_of

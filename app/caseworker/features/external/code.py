@@ -121,7 +121,7 @@ async def run_code(
             async with asyncio.timeout(None) as limit:
                 work.limit = limit
                 running = function.execute(CodeContext(**usual_limits, **about, work=work))
-                result = await contained(running, passing=STOPS)
+                result = await contained(running, unchanged=STOPS)
         finally:
             await work.close()
     except (Exception, BaseExceptionGroup):
@@ -280,7 +280,7 @@ class _FunctionCall(Call):
             AttemptError: the function raised an exception.
         """
         try:
-            return Reply(await contained(self._result(), passing=STOPS))
+            return Reply(await contained(self._result(), unchanged=STOPS))
         except Exception as error:
             message, kind = message_of_error(error), class_of(error)
             raise AttemptError(message, error_class=kind, retryable=False) from error
@@ -289,7 +289,7 @@ class _FunctionCall(Call):
         if inspect.iscoroutinefunction(self.function):
             result = await self.function()
         else:
-            result = await in_thread(self.function, self.threads, passing=STOPS)
+            result = await in_thread(self.function, self.threads, unchanged=STOPS)
             result = await result if is_awaitable(result) else result
         max_bytes = self.limits.max_value_bytes
         return (await result_of_async([result], threads=self.threads, max_bytes=max_bytes))[

@@ -162,7 +162,7 @@ class Owners:
         if (run := run_of(key)) is None:
             return None
         owner = (await self.attempts.owner_of(run)).address
-        # The same work for a run that has no owner or does not exist, so that the time does not reveal it.
+        # The same work if the run has no owner or does not exist: the time must not reveal it.
         is_genuine = is_made_with(key, "" if owner is None else owner.secret)
         if owner is None or owner == self.address or not is_genuine:
             return None

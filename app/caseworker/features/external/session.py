@@ -36,7 +36,7 @@ from caseworker.models.run_models import RunModels
 from caseworker.nodes.agent.definition import ToolUses
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
-from caseworker.nodes.fields import StepData
+from caseworker.nodes.strict_parsing import StepData
 from caseworker.runs.run import RunKey
 from caseworker.tools.ports import ToolResult
 

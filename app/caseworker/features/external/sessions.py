@@ -25,8 +25,8 @@ from caseworker.features.external.tools import (
     CHILD,
 )
 from caseworker.nodes.agent.execution import Agents
-from caseworker.nodes.fields import StepData
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
+from caseworker.nodes.strict_parsing import StepData
 from caseworker.runs.execute.outcome import RESULT
 from caseworker.runs.journal.replay import spent_before
 from caseworker.runs.run import CallRecord, RunKey

@@ -148,7 +148,7 @@ class ScheduleView(View):
     def of(cls, schedule: Schedule, caller: Caller) -> Self:
         """Return the view of a schedule, without fields that the caller may not see."""
         hidden = frozenset() if KeyScope.RUN in caller.scopes else _OF_ITS_CALLER
-        run = {name: it for name, it in schedule.run.sent.items() if name not in hidden}
+        run = {name: it for name, it in schedule.run.body.items() if name not in hidden}
         return cls.of_parts(schedule, schedule.timing, run=run)
 
 
@@ -176,7 +176,7 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
         raise ProblemError(INVALID_REQUEST, violations=violations)
     new = await _admitted(body.run, request)
     run = ScheduledRun(
-        sent=(await request.json())["run"],
+        body=(await request.json())["run"],
         request=new.request,
         request_hash=new.request_hash,
         metadata=new.metadata,

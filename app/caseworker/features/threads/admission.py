@@ -207,16 +207,16 @@ class ThreadAdmission:
         self, source: Run, body: ContinueAnswerBody, key: RunKey, request_hash: str
     ) -> NewRun:
         """Return a run that resumes ``source`` and inherits the limits that the body omits."""
-        budget_body, earlier, limits = body.budget, source.request, self._limits
-        budget = given_limits(budget_body, earlier.budget).merged_with(limits.budget_ceiling)
+        requested_budget, earlier, limits = body.budget, source.request, self._limits
+        budget = given_limits(requested_budget, earlier.budget).merged_with(limits.budget_ceiling)
         prices = earlier.requires_prices
-        if budget_body is not None and "max_cost_usd" in budget_body.sent_names:
-            prices = requires_prices(budget_body, earlier.budget, limits)
+        if requested_budget is not None and "max_cost_usd" in requested_budget.sent_names:
+            prices = requires_prices(requested_budget, earlier.budget, limits)
         request = replace(
             earlier,
             budget=budget,
             requires_prices=prices,
-            limits_spending=earlier.limits_spending or limits_spending(budget_body),
+            limits_spending=earlier.limits_spending or limits_spending(requested_budget),
             deadline=body.deadline,
             source=RunSource(source.key.run_id),
         )
@@ -230,14 +230,14 @@ class ThreadAdmission:
         kind, definition = next(_definitions_in(body), (thread.kind, thread.definition))
         rules = cast("GraphAdmission", self._admissions[RunKind(kind)])
         inputs = dict(thread.inputs if body.inputs is None else body.inputs)
-        stored = None
+        stored_definition = None
         if is_reference(definition):
             with suppress(DefinitionNotFoundError):
                 reference = reference_from(definition, kind)
-                stored = await self._definitions.get(thread.tenant, reference)
+                stored_definition = await self._definitions.get(thread.tenant, reference)
         run = GraphRunBody.model_construct(
             kind="graph",
-            graph=rules.chat_graph(definition, stored, with_inputs=bool(inputs)),
+            graph=rules.chat_graph(definition, stored_definition, with_inputs=bool(inputs)),
             inputs={**rules.by_handle(inputs), DEFAULT_HANDLE: question},
             **{name: getattr(body, name) for name in ("budget", "deadline", "seed", "timezone")},
             metadata=body.metadata,
@@ -247,7 +247,10 @@ class ThreadAdmission:
         except GraphRefusedError as refused:
             raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
         require_none(list(rules.unfit_values(new.request.graph or {}, inputs)))
-        request = replace(new.request, definition_ref=None if stored is None else stored.head.ref)
+        request = replace(
+            new.request,
+            definition_ref=None if stored_definition is None else stored_definition.head.ref,
+        )
         brought = await self._users_tools(thread)
         # The transaction that accepts the run calls it: it must not need another connection.
         require_models = partial(self._require_models, kind, request.graph or {}, brought)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from caseworker.engine.supervision import shielded
-from caseworker.features.threads.memory import KnownBranch, ThreadState, numbered
+from caseworker.features.threads.memory import KnownBranch, ThreadVersion, numbered
 from caseworker.features.threads.postgres.threads import (
     MessagePlace,
     PostgresThreads,
@@ -57,7 +57,7 @@ class PlannedReply:
     history: Sequence[Message] | None = None
     """Messages that the model receives, ending with the message to answer. None if they are
     unknown. Then the whole thread is smaller than the limits of a branch."""
-    state: ThreadState | None = None
+    state: ThreadVersion | None = None
     """State of the thread in which ``history`` is known; None without a history."""
     newest: str | None = None
     """ID of the newest message of the thread, if the plan is only valid as long as it is."""
@@ -351,7 +351,7 @@ class Chats:
         leaf: str | None,
         content: str | None = None,
         *,
-        state: ThreadState | None = None,
+        state: ThreadVersion | None = None,
     ) -> PlannedReply:
         """Plan an answer to the message ``leaf``, or to a new message ``content`` after it."""
         if not all(message.settled for message in tree.branch_to(leaf)):

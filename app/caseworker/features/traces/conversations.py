@@ -23,7 +23,7 @@ def beginning_of(request: Any) -> str | None:
     return None if after is None else after["call_key"]
 
 
-def names_branch(request: Any) -> bool:
+def refers_to_branch(request: Any) -> bool:
     """Return whether the stored request refers to messages of a thread instead of containing them.
 
     A reference is a message with the key ``OF_BRANCH``.

@@ -14,7 +14,7 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.step_path import StepPath
 from caseworker.features.traces.conversations import (
     beginning_of,
-    names_branch,
+    refers_to_branch,
     whole_request,
     with_branch,
 )
@@ -45,7 +45,7 @@ class CallPayload:
     """Whether the call is waiting for an approval."""
 
 
-class PayloadReading:
+class PayloadReader:
     """Reads requests and replies from the store, and redacts them as configured."""
 
     def __init__(
@@ -116,7 +116,7 @@ class PayloadReading:
             key, max_bytes=self._max_shown_bytes, node_ids=node_ids
         )
         branch: Sequence[Any] = ()
-        if any(names_branch(record.request) for record in records):
+        if any(refers_to_branch(record.request) for record in records):
             run = await self._store.get(key)
             branch = () if run is None else await self._branch_of(run)
         return await asyncio.to_thread(
@@ -138,14 +138,14 @@ class PayloadReading:
         """Return the payload of a call or step, including data stored with other records."""
         payload = self._payload_of(record, await self._inputs_of(run, record))
         began = beginning_of(record.request) if record.node["kind"] == "llm" else None
-        if payload.request is None or (began is None and not names_branch(record.request)):
+        if payload.request is None or (began is None and not refers_to_branch(record.request)):
             return payload
         if began is None:
             return _in_full(payload, await self._branch_of(run))
         stored = await self._store.conversation(
             run.key, began, until=record, max_bytes=self._max_shown_bytes
         )
-        is_chat = any(names_branch(each.request) for each in stored)
+        is_chat = any(refers_to_branch(each.request) for each in stored)
         branch = await self._branch_of(run) if is_chat else ()
         request = whole_request(record, stored, self._payloads.display, branch)
         return replace(payload, request=request)
@@ -180,7 +180,7 @@ class PayloadReading:
 
 
 def _in_full(payload: Payload, branch: Sequence[Any]) -> Payload:
-    if not names_branch(payload.request):
+    if not refers_to_branch(payload.request):
         return payload
     return replace(payload, request=with_branch(payload.request, branch))
 

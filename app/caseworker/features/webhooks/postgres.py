@@ -17,7 +17,7 @@ from caseworker.features.webhooks.delivery import (
     EndpointAnswer,
     SecretInfo,
 )
-from caseworker.features.webhooks.secrets import SecretBox
+from caseworker.features.webhooks.signing_secrets import SecretBox
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction

@@ -33,8 +33,8 @@ class ConversationTooLongError(Exception):
 class Cut:
     """The messages to drop so that the remaining ones fit into the token limit."""
 
-    dropped: tuple[Message, ...]
-    kept: tuple[Message, ...]
+    messages_dropped: tuple[Message, ...]
+    messages_kept: tuple[Message, ...]
     tokens_before: int
     tokens_after: int
 
@@ -76,8 +76,8 @@ class Conversation:
         for at, start in enumerate(starts):
             last = at + 1 == len(starts)
             if tokens_left <= target or (last and tokens_left <= max_tokens):
-                kept = (*self._window[:head], *self._window[start:])
-                return Cut(tuple(self._window[head:start]), kept, before, tokens_left)
+                messages_kept = (*self._window[:head], *self._window[start:])
+                return Cut(tuple(self._window[head:start]), messages_kept, before, tokens_left)
             end = len(self._window) if last else starts[at + 1]
             tokens_left -= sum(sizes[start:end])
         raise ConversationTooLongError(before, max_tokens)
@@ -86,7 +86,7 @@ class Conversation:
         """Drop the given messages from the window and insert the summary in their place, if any."""
         head = self._head()
         between = () if summary is None else (summary,)
-        self._window = MessageLog([*cut.kept[:head], *between, *cut.kept[head:]])
+        self._window = MessageLog([*cut.messages_kept[:head], *between, *cut.messages_kept[head:]])
 
     def _head(self) -> int:
         """Return the number of messages at the start that are always sent."""

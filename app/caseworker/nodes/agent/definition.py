@@ -23,11 +23,11 @@ from caseworker.core.budget.budget import MAX_LIMIT, UNLIMITED, Budget
 from caseworker.core.graph.problems import listed, quoted
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.models.ports import Role
-from caseworker.nodes.fields import HandleName, StepData, TextField, read_by
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.nesting import is_reference
 from caseworker.nodes.node_type import Fault
 from caseworker.nodes.reply_schema import SchemaField
+from caseworker.nodes.strict_parsing import HandleName, StepData, TextField, read_by
 from caseworker.nodes.templates import TextTemplate
 from caseworker.platform.validation import refusal, validation_message
 

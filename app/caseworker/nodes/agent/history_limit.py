@@ -57,7 +57,7 @@ class Shortening:
             about, summary = {"summary_incomplete": summary.value}, None
         conversation.replace(cut, summary)
         about |= {
-            "messages": len(cut.dropped),
+            "messages": len(cut.messages_dropped),
             "tokens_before": cut.tokens_before,
             "tokens_after": cut.tokens_after,
         }
@@ -70,7 +70,9 @@ class Shortening:
         self, cut: Cut, number: int, options: Mapping[str, Any]
     ) -> Message | Incomplete:
         """Return a summary of the dropped messages, or why it is incomplete."""
-        text = "\n\n".join(f"{one.role}: {one.content}" for one in plain_messages(cut.dropped))
+        text = "\n\n".join(
+            f"{one.role}: {one.content}" for one in plain_messages(cut.messages_dropped)
+        )
         completion = await self.context.service(ModelGateway).complete(
             self.context,
             key=f"turn/{number}/summary",

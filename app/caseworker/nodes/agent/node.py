@@ -24,8 +24,8 @@ from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.tools import LinkedAgent
 from caseworker.nodes.agent.unknown import unknown_names
 from caseworker.nodes.chat import ChatInput, ChatScope
-from caseworker.nodes.fields import JsonField, ObjectField, StepData
 from caseworker.nodes.node_type import Fault, NodeType
+from caseworker.nodes.strict_parsing import JsonField, ObjectField, StepData
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
 
 RESULT = "result"

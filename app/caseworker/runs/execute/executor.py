@@ -283,7 +283,7 @@ class RunExecutor:
         self.changes += 1
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
-    async def end(self, key: RunKey) -> None:
+    async def replay_stopped(self, key: RunKey) -> None:
         """Claim a stopped run that no process executes, and replay its journal to end it.
 
         The replay produces the same result and events as a stop during an execution. It needs no
@@ -296,12 +296,12 @@ class RunExecutor:
         if run is not None:
             self.start(run, permitted_at=permitted_at)
 
-    def end_soon(self, key: RunKey) -> None:
-        """Call :meth:`end` in the background; the run has a job in case that fails."""
+    def replay_stopped_soon(self, key: RunKey) -> None:
+        """Call :meth:`replay_stopped` in the background; the run has a job in case that fails."""
 
         async def end() -> None:
             try:
-                await self.end(key)
+                await self.replay_stopped(key)
             except Exception:
                 log.exception("run.not_ended", run_id=key.run_id)
 

@@ -101,7 +101,7 @@ class Admission(ABC):
             GraphRefusedError: the graph or agent is invalid; the error lists all problems.
         """
         limits, budget_body, ceiling = self._limits, body.budget, self._limits.budget_ceiling
-        require_none([*usual_violations(body, limits), *self._violations(body)])
+        require_none([*common_violations(body, limits), *self._violations(body)])
         of_request, of_run = await self._own_fields(body, tenant)
         request = RunRequest(
             kind=self.kind,
@@ -215,19 +215,23 @@ class GraphAdmission(Admission):
         return {"graph": request.graph, "inputs": inputs}
 
     def chat_graph(
-        self, definition: Mapping[str, Any], stored: Definition | None, *, with_inputs: bool
+        self,
+        definition: Mapping[str, Any],
+        stored_definition: Definition | None,
+        *,
+        with_inputs: bool,
     ) -> dict[str, Any]:
         """Return the graph that a run executes to answer in a thread.
 
-        ``definition`` is a graph or a reference. ``stored`` is the referenced definition; None if
-        ``definition`` is inline or the definition is unknown.
+        ``definition`` is a graph or a reference. ``stored_definition`` is the referenced
+        definition; None if ``definition`` is inline or the definition is unknown.
 
         Raises:
             ProblemError: the definition is unknown.
         """
-        if stored is None and is_reference(definition):
+        if stored_definition is None and is_reference(definition):
             raise invalid("graph.name", "Unknown graph. GET /graphs lists all graphs.")
-        graph = dict(definition if stored is None else stored.content)
+        graph = dict(definition if stored_definition is None else stored_definition.content)
         steps = graph.get("steps")
         starts = [
             step.get("id")
@@ -321,13 +325,17 @@ class AgentAdmission(GraphAdmission):
         }
 
     def chat_graph(
-        self, definition: Mapping[str, Any], stored: Definition | None, *, with_inputs: bool
+        self,
+        definition: Mapping[str, Any],
+        stored_definition: Definition | None,
+        *,
+        with_inputs: bool,
     ) -> dict[str, Any]:
         """Return a graph whose first step is the agent and whose second step provides the thread.
 
         An unknown agent raises no error here; graph validation reports it with all other problems.
         """
-        ref = None if stored is None else stored.head
+        ref = None if stored_definition is None else stored_definition.head
         agent = dict(definition) if ref is None else {"name": ref.name, "version": ref.version}
         edges = [
             {
@@ -506,7 +514,7 @@ def reference_from(document: Mapping[str, Any], kind: DefinitionKind) -> Definit
     return DefinitionRef(reference.name, reference.version, kind)
 
 
-def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
+def common_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
     """Yield violations in the fields that all kinds of runs share.
 
     Checks the lengths of input and metadata, ``start_at``, and the webhook URL.
@@ -562,12 +570,12 @@ def require_none(violations: Sequence[Violation]) -> None:
         raise ProblemError(INVALID_REQUEST, violations=violations)
 
 
-def given_limits(budget_body: RequestedBudget | None, usual: Budget) -> Budget:
+def given_limits(requested_budget: RequestedBudget | None, usual: Budget) -> Budget:
     """Return the limits in ``usual``, overridden by those that the caller sent.
 
     A limit that the caller sent as null is unlimited.
     """
-    return usual if budget_body is None else budget_body.over(usual)
+    return usual if requested_budget is None else requested_budget.over(usual)
 
 
 def requires_prices(
@@ -582,9 +590,9 @@ def requires_prices(
     return budget.max_cost_dollars is not None or limits.ceiling_requires_prices
 
 
-def limits_spending(budget_body: RequestedBudget | None, usual: Budget = UNLIMITED) -> bool:
+def limits_spending(requested_budget: RequestedBudget | None, usual: Budget = UNLIMITED) -> bool:
     """Return whether cost or tokens are limited by the caller or by a default, ceilings apart."""
-    budget = usual if budget_body is None else budget_body.over(usual)
+    budget = usual if requested_budget is None else requested_budget.over(usual)
     return budget.max_cost_dollars is not None or budget.max_tokens is not None
 
 

@@ -66,16 +66,16 @@ def resumed_run(new: NewRun, body: ResumeRunBody, source: RunRequest, ceiling: B
 
     ``ceiling`` caps the limits. ``source`` is the request of the source run.
     """
-    budget_body, request = body.budget, new.request
-    budget = source.budget if budget_body is None else budget_body.over(source.budget)
-    prices_asked = budget_body is not None and "max_cost_usd" in budget_body.sent_names
+    requested_budget, request = body.budget, new.request
+    budget = source.budget if requested_budget is None else requested_budget.over(source.budget)
+    prices_asked = requested_budget is not None and "max_cost_usd" in requested_budget.sent_names
     requires_prices = request.requires_prices if prices_asked else source.requires_prices
     source_ref = body.from_
     request = replace(
         request,
         budget=budget.merged_with(ceiling),
         requires_prices=requires_prices,
-        limits_spending=source.limits_spending or limits_spending(budget_body),
+        limits_spending=source.limits_spending or limits_spending(requested_budget),
         definition_ref=(request if body.graph or body.agent else source).definition_ref,
         source=RunSource(source_ref.run_id, source_ref.until),
         chat=source.chat,

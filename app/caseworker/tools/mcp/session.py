@@ -268,7 +268,7 @@ class McpSession:
                     await self._watch()
                     await self._drained.wait()  # the calls in flight have time limits
         except Exception as error:
-            self.end(_text_of_error(error))
+            self.end(_first_error_text(error))
         finally:
             if following is not None:
                 following.cancel()
@@ -314,10 +314,10 @@ class McpSession:
                     await self._list()
             except Exception as error:
                 if not (delivery.session_lost or delivery.refusal_status):
-                    self.end(_text_of_error(error))
+                    self.end(_first_error_text(error))
                     return
                 self.has_answered = True
-                self._retire(_text_of_error(error))
+                self._retire(_first_error_text(error))
                 if not self._calls:
                     self._drained.set()
                 return
@@ -377,7 +377,7 @@ def _is_closed(error: MCPError) -> bool:
     return error.code == CONNECTION_CLOSED and is_reported
 
 
-def _text_of_error(error: BaseException) -> str:
+def _first_error_text(error: BaseException) -> str:
     """Return the message of the first error in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

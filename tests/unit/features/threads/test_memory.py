@@ -4,13 +4,13 @@ import random
 
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.history import history_of
-from caseworker.features.threads.memory import BranchMemory, KnownBranch, ThreadState, numbered
+from caseworker.features.threads.memory import BranchMemory, KnownBranch, ThreadVersion, numbered
 from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
 from caseworker.runs.run import RunStatus
 
-STATE = ThreadState(None, 0)
+STATE = ThreadVersion(None, 0)
 
 
 def test_a_remembered_branch_grows_to_the_history_that_would_be_read() -> None:
@@ -70,7 +70,7 @@ def test_a_branch_is_remembered_for_one_state_and_one_leaf() -> None:
     remembered = memory.branch("t", "c", STATE, "u")
     assert remembered is not None
     assert remembered.messages == messages
-    assert memory.branch("t", "c", ThreadState(None, 1), "u") is None
+    assert memory.branch("t", "c", ThreadVersion(None, 1), "u") is None
     assert memory.branch("t", "c", STATE, "other") is None
     assert memory.branch("other", "c", STATE, "u") is None
 

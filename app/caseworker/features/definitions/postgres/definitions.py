@@ -250,12 +250,12 @@ async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) ->
 
 
 async def _heads_of(
-    connection: AsyncConnection, tenant: str, references: Iterable[DefinitionRef]
+    connection: AsyncConnection, tenant: str, refs: Iterable[DefinitionRef]
 ) -> Mapping[DefinitionRef, DefinitionVersion]:
-    refs = list(references)
-    parameters = asked_for((tenant, ref) for ref in refs)
+    ordered_refs = list(refs)
+    parameters = asked_for((tenant, ref) for ref in ordered_refs)
     rows = await connection.exec_driver_sql(HEADS, (parameters,))
-    return {refs[row.place]: _head(row) for row in rows}
+    return {ordered_refs[row.place]: _head(row) for row in rows}
 
 
 async def _definitions(

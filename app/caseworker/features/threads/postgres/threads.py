@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.quotas.postgres.enforcement import quota_of, storing
 from caseworker.features.threads.answers import StoredAnswer
-from caseworker.features.threads.memory import ThreadState
+from caseworker.features.threads.memory import ThreadVersion
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.threads.thread import (
     MessageNotFoundError,
@@ -176,7 +176,7 @@ The newest message is checked first, so a long thread that is in use costs a swe
 class MessagePlace:
     """A message in its thread."""
 
-    state: ThreadState
+    state: ThreadVersion
     message: ThreadMessage | None
     """The message; None if the thread is empty, or if it does not have the message."""
     answer: StoredAnswer | None
@@ -396,7 +396,7 @@ def _place(row: Row) -> MessagePlace:
             status=RunStatus(row["status"]) if row["status"] else None,
         )
     answer = None if row["answer"] is None else StoredAnswer.of_json(row["answer"])
-    state = ThreadState(row["created_at"], row["erasures"])
+    state = ThreadVersion(row["created_at"], row["erasures"])
     complete, size = row["complete"], int(row["bytes"])
     return MessagePlace(state, message, answer, row["messages"], size, complete=complete)
 

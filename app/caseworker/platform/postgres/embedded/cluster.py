@@ -89,7 +89,7 @@ class Cluster:
         draft = self.directory.with_name(self.directory.name + ".new")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
-        self._let_account_in(draft)
+        self._grant_account_access(draft)
         code, output = run_program(self.account, "initdb", "-D", str(draft), *_INITDB_OPTIONS)
         if code:
             raise EmbeddedPostgresError(
@@ -106,7 +106,7 @@ class Cluster:
             EmbeddedPostgresError: the server does not start; the message ends with its log output.
         """
         self._require_version()
-        self._let_account_in(self.directory)
+        self._grant_account_access(self.directory)
         disown_reused_pid(self.directory)
         self._write_settings()
         log = self._log_file()
@@ -195,7 +195,7 @@ class Cluster:
         if self.account:
             os.chown(path, self.account.pw_uid, self.account.pw_gid)
 
-    def _let_account_in(self, directory: Path) -> None:
+    def _grant_account_access(self, directory: Path) -> None:
         if self.account is None:
             return
         give(directory, self.account)

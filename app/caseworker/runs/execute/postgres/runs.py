@@ -23,14 +23,14 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.platform.postgres.locks import LOCK_IDEMPOTENCY_KEY
-from caseworker.runs.accept.postgres.acceptance import (
+from caseworker.runs.accept.postgres.batch_accept import (
     ACCEPT_ONE,
     COUNT_QUEUED,
     COUNT_QUEUED_OF,
     RunInsert,
     few_of_queue,
 )
-from caseworker.runs.accept.postgres.acceptance import (
+from caseworker.runs.accept.postgres.batch_accept import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
 from caseworker.runs.accept.postgres.checks import AcceptChecks
@@ -244,17 +244,17 @@ class PostgresRuns(PostgresRunReader):
         one = (None, None) if key is None else (key.tenant, key.run_id)
         suspects = False if key is None and self.leaves_suspects else None
         parameters = (worker_id, self.limits.quota.max_running, *one, list(excluding), suspects)
-        return await self._claimed(CLAIM, parameters)
+        return await self._claim(CLAIM, parameters)
 
     async def claim_suspect(self, worker_id: str) -> Run | None:
         """Claim a queued suspect; return None if there is none, or two are being executed."""
-        return await self._claimed(CLAIM_SUSPECT, (worker_id, self.limits.quota.max_running))
+        return await self._claim(CLAIM_SUSPECT, (worker_id, self.limits.quota.max_running))
 
     async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
         """Claim a run that has started and was stopped, unless a worker owns it."""
-        return await self._claimed(CLAIM_STOPPED, (worker_id, key.tenant, key.run_id))
+        return await self._claim(CLAIM_STOPPED, (worker_id, key.tenant, key.run_id))
 
-    async def _claimed(self, statement: str, parameters: tuple[Any, ...]) -> Run | None:
+    async def _claim(self, statement: str, parameters: tuple[Any, ...]) -> Run | None:
         async with transaction(self.engines.work) as connection:
             claimed = await connection.exec_driver_sql(statement, parameters)
             row = claimed.mappings().one_or_none()
@@ -343,6 +343,8 @@ async def accept_in(
     connection: AsyncConnection, new: NewRun, *, worker_id: str | None, limits: StoreLimits
 ) -> Accepted:
     """Store a run in this transaction, or return the run that the same request created before.
+
+    The caller must roll the transaction back after an error: the run may have been inserted.
 
     Raises:
         RunConflictError: the run ID, alone or with the idempotency key, was used for a different

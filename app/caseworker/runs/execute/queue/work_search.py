@@ -63,7 +63,9 @@ class Search:
     due: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when work is due."""
 
-    async def keep(self, work: Callable[[], Awaitable[object]], pause_seconds: float = 0) -> None:
+    async def run_when_due(
+        self, work: Callable[[], Awaitable[object]], pause_seconds: float = 0
+    ) -> None:
         """Call ``work`` each time ``due`` is set, until cancelled.
 
         A database outage skips one call; the next search sets ``due`` again. Two calls are at least

@@ -21,7 +21,7 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, RetryLater
 from caseworker.platform.postgres.json_text import dump
-from caseworker.runs.accept.postgres.acceptance import (
+from caseworker.runs.accept.postgres.batch_accept import (
     InsertAnswer,
     QueueCapacity,
     RunInsert,
