@@ -229,7 +229,7 @@ class MapData(GivenOutputs):
         ``earlier_results`` holds the results of items that an earlier attempt completed.
         """
         kind = "subgraph" if self.step is None else self.step.type
-        policy = None if self.on_item_error == "fail" else _GO_ON
+        policy = None if self.on_item_error == "fail" else _SKIP_FAILED
         lock = None if self.step is None else self.step.work.lock
         node = _ItemNode(replays=self.step is None or self.step.work.replays)
         prepared = {}
@@ -271,7 +271,7 @@ class MapData(GivenOutputs):
         return {DEFAULT_HANDLE: results, ITEMS: about}
 
 
-_GO_ON = ErrorPolicy(on_error="skip")
+_SKIP_FAILED = ErrorPolicy(on_error="skip")
 _COUNTS = ("completed", "not_started", "skipped", "halted", "cancelled")
 
 
