@@ -100,8 +100,8 @@ class RunTree:
 
     def draw(self, now: datetime, *, height: int) -> Tree:
         """Return the tree as of ``now``, limited to roughly ``height`` lines."""
-        room = max(height - 2 - len(self._warnings), 3)
-        cap = next((each for each in _CAPS if _lines(self.root, each) <= room), 1)
+        max_rows = max(height - 2 - len(self._warnings), 3)
+        cap = next((each for each in _CAPS if _lines(self.root, each) <= max_rows), 1)
         tree = Tree(_title(self.root, now), guide_style="dim")
         _grow(tree, self.root, now, cap)
         for warning in self._warnings:

@@ -142,7 +142,7 @@ class StepRunner:
                 context = self._start(step, report, path, view, recorded)
             except BudgetExceededError as refused:
                 # Reservations may hold the step budget only temporarily: queue for it, then start.
-                await self._charge_in_line(refused, path)
+                await self._charge_after_queueing(refused, path)
                 context = self._start(step, report, path, view, recorded, charged=True)
             if recorded is not None and not step.work.replays:
                 await self._frontier(path)
@@ -226,7 +226,7 @@ class StepRunner:
         is_resumed = recorded.imported and self._trace.mark_running(recorded.node_id)
         return recorded.node_id if is_resumed else None
 
-    async def _charge_in_line(self, refused: BudgetExceededError, path: StepPath) -> None:
+    async def _charge_after_queueing(self, refused: BudgetExceededError, path: StepPath) -> None:
         """Wait in the reservation queue to charge a step that a reservation crowded out.
 
         Raises ``refused`` if no reservation caused the refusal.

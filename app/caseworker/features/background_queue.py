@@ -71,7 +71,7 @@ class SharedJobManager(CapacityAwareJobManager):
     """
 
     def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
-        super().__init__(connector, has_room=lambda: True)
+        super().__init__(connector, has_free_slots=lambda: True)
         self._free = {name: queue.at_once for name, queue in queues.items()}
         self._jobs_by_holder: Counter[tuple[str, str]] = Counter()
 

@@ -113,7 +113,7 @@ class OfferingServer:
         args = dict(params.arguments or {})
         try:
             if params.name == _GET_RUN.name:
-                wait = _taken_wait(args)
+                wait = _pop_wait(args)
                 run = await request.service(RunService).get(
                     RunKey(request.caller.tenant, str(args.get("run_id")))
                 )
@@ -121,7 +121,7 @@ class OfferingServer:
             for offers in self._offers:
                 for tool in await offers(request, params.name):
                     if tool.name == params.name:
-                        wait = WAIT_SECONDS if _has_own_wait(tool) else _taken_wait(args)
+                        wait = WAIT_SECONDS if _has_own_wait(tool) else _pop_wait(args)
                         return await self._run(context, request, tool, args, wait)
             return _refused("Unknown tool. tools/list lists the available tools.")
         except ValidationError as error:
@@ -189,7 +189,7 @@ def _has_own_wait(tool: RunTool) -> bool:
     return _WAIT_NAME in tool.parameters.get("properties", {})
 
 
-def _taken_wait(args: dict[str, Any]) -> float:
+def _pop_wait(args: dict[str, Any]) -> float:
     """Remove ``wait_seconds`` from the arguments of a call and return it, capped at the maximum.
 
     Raises:

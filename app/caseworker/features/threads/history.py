@@ -25,7 +25,7 @@ MAX_CALL_BYTES = 256 * 1024
 def spoken(
     branch: Sequence[ThreadMessage], calls: Mapping[str, Sequence[Message]]
 ) -> Iterator[Message]:
-    """Yield a branch's messages for the model, with :data:`CONTINUE_TEXT` between consecutive answers.
+    """Yield a branch's messages for the model; :data:`CONTINUE_TEXT` separates two answers.
 
     ``calls`` maps the ID of an answer to the tool calls that it made and their results, which come
     before it. Messages without text are skipped. So is the text of a stopped answer if its last

@@ -319,7 +319,7 @@ class ChatReply(Accumulator):
             arguments = json.dumps(arguments, ensure_ascii=False)
         if not (call_id or name or arguments):
             return
-        call = self._begun_by(index, call_id, name) if self._in_parts else None
+        call = self._started_by(index, call_id, name) if self._in_parts else None
         if call is None:
             call = WrittenCall()
             self._calls.append(call)
@@ -337,7 +337,7 @@ class ChatReply(Accumulator):
         if isinstance(extra := piece.get("extra_content"), dict):  # Gemini
             call.more["extra_content"] = extra
 
-    def _begun_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
+    def _started_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
         """Return the call that a fragment continues; None if it starts a new call.
 
         Some endpoints give all calls the same index or ID, or change index or ID in a later

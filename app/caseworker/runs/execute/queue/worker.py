@@ -85,15 +85,15 @@ class CapacityAwareJobManager(JobManager):
         self,
         connector: BaseConnector,
         *,
-        has_room: Callable[[], bool],
+        has_free_slots: Callable[[], bool],
         looked: asyncio.Event | None = None,
     ) -> None:
-        """Give no jobs while ``has_room`` returns False; :meth:`wake` checks it again.
+        """Give no jobs while ``has_free_slots`` returns False; :meth:`wake` checks it again.
 
         ``looked`` is set after the first search for a job, which means that the worker is ready.
         """
         super().__init__(connector)
-        self._has_room = has_room
+        self._has_free_slots = has_free_slots
         self._notify_worker: NotificationCallback | None = None
         self._wakes = 0
         self.refused = asyncio.Event()
@@ -113,7 +113,7 @@ class CapacityAwareJobManager(JobManager):
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         """Return the next job, or None if there is no job or no free slot."""
         while True:
-            if not self._has_room():
+            if not self._has_free_slots():
                 self.refused.set()
                 self._looked.set()
                 return None
@@ -182,7 +182,7 @@ class QueueWorker:
         app = procrastinate.App(connector=procrastinate.PsycopgConnector())
         jobs = CapacityAwareJobManager(
             app.connector,
-            has_room=lambda: self.executor.free_slots > 0,
+            has_free_slots=lambda: self.executor.free_slots > 0,
             looked=self.looked,
         )
         app.job_manager = jobs
