@@ -91,15 +91,15 @@ async def until_done(
     """
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
-    heard: asyncio.CancelledError | None = None
+    deferred: asyncio.CancelledError | None = None
     pending = [task for task in tasks if not task.done()]
     while pending and clock() < until:
         try:
             await asyncio.wait(pending, timeout=until - clock())
         except asyncio.CancelledError as cancelled:
-            heard = cancelled
+            deferred = cancelled
         pending = [task for task in pending if not task.done()]
-    return heard
+    return deferred
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> None:

@@ -334,7 +334,7 @@ def _with_database(ask: Callable[[Any], Awaitable[T]], settings: Settings | None
     from caseworker.main.process import pool_sizes
     from caseworker.platform.postgres.engines import open_engines
 
-    async def asked(url: str) -> T:
+    async def with_pool(url: str) -> T:
         engines = open_engines(url, pool_sizes(settings))
         try:
             return await ask(engines.control)
@@ -342,7 +342,7 @@ def _with_database(ask: Callable[[Any], Awaitable[T]], settings: Settings | None
             await engines.dispose()
 
     with open_database(settings, migrate=False) as url, database_errors():
-        return asyncio.run(asked(url))
+        return asyncio.run(with_pool(url))
 
 
 @contextmanager

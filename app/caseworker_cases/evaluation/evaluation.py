@@ -87,7 +87,7 @@ class EvaluationPlan:
     """Arguments for ``Dataset.selected``."""
     all_cases: bool = False
     """Whether to run cases that need a model even if the service has none."""
-    left_out: int = 0
+    skipped: int = 0
     """Number of cases that are skipped because they need a model."""
 
     def for_models(self, tiers: Mapping[str, Mapping[str, Any]]) -> "EvaluationPlan":
@@ -103,7 +103,7 @@ class EvaluationPlan:
         return replace(
             self,
             dataset=self.dataset.selected(**self.selection, with_models=False),
-            left_out=sum(case.needs_model for case in selected.cases),
+            skipped=sum(case.needs_model for case in selected.cases),
         )
 
     @property
@@ -114,7 +114,7 @@ class EvaluationPlan:
                 "name": self.dataset.name,
                 "sha256": self.dataset.sha256,
                 "cases": len(self.dataset.cases),
-                "left_out": self.left_out,
+                "left_out": self.skipped,
                 **self.selection,
             },
             "protocol": self.run.protocol,

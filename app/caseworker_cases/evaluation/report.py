@@ -79,8 +79,8 @@ def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
         f"{counts['succeeded']} of {counts['trials']} trials of {counts['cases']} cases from"
         f" `{about['dataset']['name']}` succeeded. Protocol: {_PROTOCOLS[about['protocol']]}.",
     ]
-    if left_out := about["dataset"]["left_out"]:
-        lines.append(f"Skipped because the service has no model: {left_out}.")
+    if skipped := about["dataset"]["left_out"]:
+        lines.append(f"Skipped because the service has no model: {skipped}.")
     if free := counts["without_gold_answer"]:
         lines.append(
             f"{free} have no gold answer; the verification by the service is used instead."

@@ -176,7 +176,7 @@ def _halted_last(snapshot: Snapshot) -> list[TraceNode]:
         cut_ancestor = cut_off.get(node["parent_id"])
         if cut_ancestor is not None and number(node) < number(cut_ancestor):
             cut_off[node["node_id"]] = cut_ancestor
-        elif _began_anew(node, repetition):
+        elif _was_repeated(node, repetition):
             cut_off[node["node_id"]] = repetition
         elif node["status"] == "halt":
             halted.append(node)
@@ -190,7 +190,7 @@ def _work_of(node: TraceNode) -> tuple[str | None, str, str]:
     return node["parent_id"], node["kind"], name
 
 
-def _began_anew(node: TraceNode, repetition: TraceNode) -> bool:
+def _was_repeated(node: TraceNode, repetition: TraceNode) -> bool:
     """Return whether a halted call was repeated, as ``repetition``, after it had ended."""
     halted = node["status"] == "halt" and repetition is not node
     return halted and repetition["start_ts_ms"] >= (node["end_ts_ms"] or 0)

@@ -39,8 +39,8 @@ from caseworker.runs.http.admission import (
     GraphAdmission,
     agent_of,
     canonical_body,
+    effective_limits,
     fits,
-    given_limits,
     limits_spending,
     metadata_violations,
     reference_from,
@@ -208,7 +208,9 @@ class ThreadAdmission:
     ) -> NewRun:
         """Return a run that resumes ``source`` and inherits the limits that the body omits."""
         requested_budget, earlier, limits = body.budget, source.request, self._limits
-        budget = given_limits(requested_budget, earlier.budget).merged_with(limits.budget_ceiling)
+        budget = effective_limits(requested_budget, earlier.budget).merged_with(
+            limits.budget_ceiling
+        )
         prices = earlier.requires_prices
         if requested_budget is not None and "max_cost_usd" in requested_budget.sent_names:
             prices = requires_prices(requested_budget, earlier.budget, limits)

@@ -43,8 +43,8 @@ def with_branch(request: Mapping[str, Any], branch: Sequence[Any]) -> dict[str, 
     stated = request["messages"]
     messages = [message for _, message in _numbered(stated, 0, branch)]
     count = sum(each["count"] if OF_BRANCH in each else 1 for each in stated)
-    left_out = count - len(messages)
-    return {**request, "messages": messages} | ({"messages_left_out": left_out} if left_out else {})
+    omitted = count - len(messages)
+    return {**request, "messages": messages} | ({"messages_left_out": omitted} if omitted else {})
 
 
 def _numbered(
@@ -89,8 +89,8 @@ def whole_request(
         messages |= _numbered(earlier["messages"], start, branch)
     last = request_of_call[AFTER]["messages"] + len(request_of_call["messages"])
     present = [_full(messages[at], values, display) for at in range(last) if at in messages]
-    left_out = last - len(present)
-    return {"messages": present, **request} | ({"messages_left_out": left_out} if left_out else {})
+    omitted = last - len(present)
+    return {"messages": present, **request} | ({"messages_left_out": omitted} if omitted else {})
 
 
 def _full(message: Any, values: Mapping[Any, Any], display: Callable[[Any], Any]) -> Any:

@@ -87,8 +87,8 @@ class ChatCompletions:
         self._is_openai = self._host == urlsplit(DEFAULT_BASE_URL).hostname
         self._origin = _NAME if self._is_openai else f"{_NAME} at {self._host}"
 
-    def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Build the request body without the parameters in ``left_out``."""
+    def body(self, model: str, request: ModelRequest, omitted: frozenset[str]) -> dict[str, Any]:
+        """Build the request body without the parameters in ``omitted``."""
         of_mistral = self._host.endswith("mistral.ai") or "mistral" in model.lower()
         ids = MISTRAL_IDS if of_mistral else OPENAI_IDS
         messages = sent_back(request.messages, ids, self._origin)
@@ -101,13 +101,13 @@ class ChatCompletions:
                 "tools": [tool.form(_offered) for tool in request.tools],
                 "tool_choice": "auto",
             }
-        body["stream"] = request.stream and STREAM not in left_out
+        body["stream"] = request.stream and STREAM not in omitted
         if body["stream"]:
             body["stream_options"] = {"include_usage": True}
         family = model.lower().rpartition("/")[2]
         reasons = _REASONS.match(family) is not None
         if request.max_output_tokens is not None:
-            body[self.limit_field(model, left_out)] = request.max_output_tokens
+            body[self.limit_field(model, omitted)] = request.max_output_tokens
         if not reasons or _TAKES_TEMPERATURE.match(family):
             body["temperature"] = request.temperature
         body["seed"] = request.seed
@@ -117,18 +117,20 @@ class ChatCompletions:
             body["response_format"] = {"type": "json_schema", "json_schema": form}
         elif request.json_object:
             body["response_format"] = {"type": "json_object"}
-        omitted = left_out - {"max_tokens", "max_completion_tokens"}
+        rejected = omitted - {"max_tokens", "max_completion_tokens"}
         return {
-            name: value for name, value in body.items() if value is not None and name not in omitted
+            name: value
+            for name, value in body.items()
+            if value is not None and name not in rejected
         }
 
-    def limit_field(self, model: str, left_out: frozenset[str]) -> str:
+    def limit_field(self, model: str, omitted: frozenset[str]) -> str:
         """Return the parameter that limits the output; many servers do not know OpenAI's own."""
         names = ["max_completion_tokens", "max_tokens"]
         reasons = _REASONS.match(model.lower().rpartition("/")[2]) is not None
         if not (reasons or self._is_openai):
             names.reverse()
-        return names[names[0] in left_out]
+        return names[names[0] in omitted]
 
     def accumulator(self, model: str, request: ModelRequest) -> "ChatReply":
         """Create an accumulator for the reply to a request."""

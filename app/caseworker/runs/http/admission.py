@@ -570,7 +570,7 @@ def require_none(violations: Sequence[Violation]) -> None:
         raise ProblemError(INVALID_REQUEST, violations=violations)
 
 
-def given_limits(requested_budget: RequestedBudget | None, usual: Budget) -> Budget:
+def effective_limits(requested_budget: RequestedBudget | None, usual: Budget) -> Budget:
     """Return the limits in ``usual``, overridden by those that the caller sent.
 
     A limit that the caller sent as null is unlimited.

@@ -132,7 +132,7 @@ class RunJournal:
         self._in_flight: asyncio.Future[None] | None = None
         """Ends with the write in flight; None while there is none."""
         self._before_write: _StateBeforeWrite | None = None
-        self._writes_begun = self._last_granted = 0
+        self._writes_started = self._last_granted = 0
         self._holds: dict[HoldKey, Hold] = {}
         """Holds that no answer to a write has granted or refused yet."""
         self._answers: dict[HoldKey, HoldAnswer] = {}
@@ -325,14 +325,14 @@ class RunJournal:
             CancelledError: the run has a cancel request.
             LostRunError: the run belongs to another worker.
         """
-        begun_before = self._writes_begun
+        started_before = self._writes_started
         while self._in_flight is not None:
             # All waiters wake at once, and one of them writes: check again.
             await asyncio.shield(self._in_flight)
-            if self._last_granted > begun_before:
+            if self._last_granted > started_before:
                 return
         self._in_flight = in_flight = asyncio.get_running_loop().create_future()
-        self._writes_begun += 1
+        self._writes_started += 1
         self._stop_waiting()  # this write takes everything that the timer waits to store
         self._before_write = before = _StateBeforeWrite(self._revision, frozenset(self._unwritten))
         try:
@@ -365,7 +365,7 @@ class RunJournal:
         else:
             self._restore(before)
         self._trip_if_refused(permission)
-        self._last_granted = self._writes_begun
+        self._last_granted = self._writes_started
         answered_at = permission.answered_at
         self._permitted_at = max(
             self._permitted_at, self._clock() if answered_at is None else answered_at

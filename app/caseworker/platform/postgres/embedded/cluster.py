@@ -21,7 +21,7 @@ from caseworker.platform.postgres.embedded.programs import (
     MAJOR_VERSION,
     Account,
     EmbeddedPostgresError,
-    give,
+    change_owner,
     open_for_search,
     programs_folder,
     run_program,
@@ -198,7 +198,7 @@ class Cluster:
     def _grant_account_access(self, directory: Path) -> None:
         if self.account is None:
             return
-        give(directory, self.account)
+        change_owner(directory, self.account)
         changed = open_for_search((directory.parent, programs_folder()))
         if changed:
             _LOG.warning(

@@ -284,11 +284,11 @@ async def wake_on_notification(
 ) -> None:
     """Wake a worker whenever a new job is announced in one of ``queues``."""
 
-    async def heard(_: object) -> None:
+    async def wake(_: object) -> None:
         await jobs.wake()
 
     channels = get_channel_for_queues(queues)
-    await listen(url, channels, patience=patience, on_notification=heard, listening=jobs.wake)
+    await listen(url, channels, patience=patience, on_notification=wake, listening=jobs.wake)
 
 
 async def wake_when_due(
