@@ -13,6 +13,7 @@ from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
+from caseworker.features.expiry import Drop, drop_events, drop_requests, drop_runs, drop_snapshots
 from caseworker.features.external.feature import EXTERNAL
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
@@ -39,13 +40,6 @@ from caseworker.runs.http.admission import (
 from caseworker.runs.http.events import EventStreams
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.kinds import CASE_STEP
-from caseworker.runs.postgres.retention import (
-    Drop,
-    drop_events,
-    drop_requests,
-    drop_runs,
-    drop_snapshots,
-)
 from caseworker.tools.dispatch import ToolDispatch
 
 

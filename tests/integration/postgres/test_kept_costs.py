@@ -13,12 +13,13 @@ import pytest
 from psycopg.types.json import Json
 
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
+from caseworker.features.expiry import drop_runs
 from caseworker.features.spend.postgres.spend import PostgresCosts, PostgresSpend
 from caseworker.features.statistics.postgres import Period, PostgresStatistics
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.schema_version import upgrade
 from caseworker.runs.ports import LateResult
-from caseworker.runs.postgres.retention import delete_runs, drop_runs
+from caseworker.runs.postgres.erasure import delete_runs
 from tests.support.database import TestServer
 from tests.support.spend_oracle import spend_from_calls, statistics_from_runs
 from tests.support.stores import (

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from fastapi import APIRouter, Body, Path, Query, Response
 
 from caseworker.core.graph.validation import Problem, Severity
+from caseworker.features.definitions.bodies import GraphToValidate, NewAgentBody, NewGraphBody
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.registration import (
     DefinitionInUseError,
@@ -23,13 +24,7 @@ from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.platform.paging import Page
 from caseworker.runs.graphs import Definition, DefinitionVersion
-from caseworker.runs.http.definition_body import (
-    MAX_VERSION,
-    DefinitionName,
-    GraphToValidate,
-    NewAgentBody,
-    NewGraphBody,
-)
+from caseworker.runs.http.definition_body import MAX_VERSION, DefinitionName
 from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS
 from caseworker.runs.http.problems import QUOTA_EXCEEDED, words_of

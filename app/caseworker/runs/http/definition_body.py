@@ -1,14 +1,13 @@
-"""Request schemas for registering graphs and agents and for referring to them."""
+"""Fields of requests that contain or reference a graph or an agent."""
 
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
-from caseworker.platform.http.bodies import STORABLE, BodyModel, DocumentedAs, named_like
+from caseworker.platform.http.bodies import BodyModel, DocumentedAs, named_like
 
-MAX_DESCRIPTION_CHARS = 1000
 MAX_VERSION = 2**31 - 1
 
 _NAME = r"^(?:[.]{0,2}[A-Za-z0-9_-]|[.]{3})[A-Za-z0-9._-]*$"
@@ -36,9 +35,6 @@ class DefinitionByName(BodyModel):
     """Version to use; defaults to the newest."""
 
 
-Description = Annotated[str, StringConstraints(max_length=MAX_DESCRIPTION_CHARS), STORABLE]
-
-
 InlineGraph = Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
 """A graph included in the request."""
 
@@ -51,29 +47,3 @@ InlineAgent = Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
 
 AgentOrName = Annotated[dict[str, Any], DocumentedAs(AgentDefinition, DefinitionByName)]
 """An agent included in the request, or a reference to a registered one."""
-
-
-class NewAgentBody(BodyModel):
-    """An agent to register under the name in its definition."""
-
-    agent: InlineAgent
-    """The agent definition. Its tools may include registered agents, by name."""
-
-
-class NewGraphBody(BodyModel):
-    """A graph to register."""
-
-    name: DefinitionName
-    """Name of the graph. The first registration creates version 1, every change the next
-    version."""
-    graph: InlineGraph
-    """The graph. Its steps may refer to registered graphs by name."""
-    description: Description | None = None
-    """Purpose of the graph, as text."""
-
-
-class GraphToValidate(BodyModel):
-    """A graph to validate."""
-
-    graph: InlineGraph
-    """The graph. Its steps may refer to registered graphs by name."""

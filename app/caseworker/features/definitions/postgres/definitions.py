@@ -10,8 +10,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from cachetools import LRUCache
-from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, null, select, text, update
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnElement,
+    Integer,
+    Row,
+    Select,
+    Table,
+    Text,
+    and_,
+    func,
+    insert,
+    null,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, distinct_on
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -39,7 +55,7 @@ from caseworker.platform.postgres.json_text import exact_dump
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.postgres.rows import decode_cursor, page_of
-from caseworker.runs.postgres.tables import definitions
+from caseworker.runs.postgres.tables import INSTANT, metadata
 from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import DefinitionRef
 
@@ -50,6 +66,23 @@ digest match those of the stored version."""
 KEPT_REFERENCES = 4096
 """Number of references whose versions are cached."""
 MAX_VERSION = 2**31 - 1
+
+definitions = Table(
+    "definitions",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("name", Text(collation="C"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("description", Text),
+    Column("definition", JSON),
+    Column("uses", JSONB, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+"""Versions of graphs and agents. A deleted version keeps its row, without the content, so that its
+number is not used again."""
 
 _HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
 

@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 
+from sqlalchemy import BigInteger, Column, Date, Integer, Numeric, Table, Text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.budget.accounts import TENANT
 from caseworker.runs.errors import QuotaExceededError, RateState
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.run_statements import BY_CALLS
+from caseworker.runs.postgres.tables import metadata, run_key
 from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import NewRun
 
@@ -28,6 +30,25 @@ FULL_SECONDS = 60
 LOOKED_AT = 100
 """Maximum number of queued runs that are checked to find out whether a new run would overtake
 them."""
+
+stored_runs = Table(
+    "stored_runs", metadata, *run_key(), Column("bytes", BigInteger, nullable=False)
+)
+"""Size in bytes stored for each run, without its files. Triggers add up the sizes per tenant in the
+table ``stored``."""
+
+account_holds = Table(
+    "account_holds",
+    metadata,
+    *run_key(),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("account", Text, primary_key=True),
+    Column("period", Date, nullable=False),
+    Column("cost_usd", Numeric, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+)
+"""What calls in flight have reserved in accounts. A run that has ended has no rows."""
 
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 2))"
 

@@ -54,9 +54,9 @@ from caseworker.runs.journal.postgres.journal_rows import (
 from caseworker.runs.journal.replay import restore
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
+from caseworker.runs.postgres.erasure import erase_in
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs
-from caseworker.runs.postgres.retention import erase_in
 from caseworker.runs.postgres.rows import (
     accepted_run,
     cancel_request_from_row,
