@@ -185,7 +185,7 @@ class PostgresDefinitions:
         async with transaction(self._engines.work, tenant) as connection:
             return await _definitions(connection, tenant, refs, max_bytes)
 
-    async def known(self, tenant: str, refs: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
+    async def existing(self, tenant: str, refs: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
         """Return the references in ``refs`` whose definition exists."""
         async with transaction(self._engines.work, tenant) as connection:
             return (await _heads_of(connection, tenant, refs)).keys()

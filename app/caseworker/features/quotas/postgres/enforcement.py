@@ -98,7 +98,7 @@ FROM stored WHERE tenant_id = %(tenant)s
 """
 """Query for the storage use of a tenant: bytes, number of definitions, number of threads.
 
-Every database session counts in a row of its own; the query adds up these rows."""
+Every database session counts in a separate row; the query adds up these rows."""
 
 
 _TAKE_RATE = """

@@ -1,4 +1,4 @@
-"""What a run must pass to be accepted, besides the queue; the feature ``quotas`` checks it."""
+"""Ports for the checks of accepted runs, which the feature ``quotas`` implements."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
