@@ -15,8 +15,8 @@ from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.execute.postgres.runs import StoreLimits
-from caseworker.runs.execute.queue.work_search import Search
 from caseworker.runs.observers import RunObservers
+from caseworker.runs.recover.heartbeat import Search
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")

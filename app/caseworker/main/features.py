@@ -20,8 +20,7 @@ from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
 from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
-from caseworker.features.spend.feature import SPEND
-from caseworker.features.statistics.feature import STATISTICS
+from caseworker.features.spend.feature import SPEND, STATISTICS
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.traces.feature import TRACES
 from caseworker.features.webhooks.feature import WEBHOOKS

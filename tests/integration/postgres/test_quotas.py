@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text
 
-from caseworker.features.quotas.postgres.enforcement import LOCK
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import LOCK, PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QueueFullError, QuotaExceededError
 from caseworker.runs.execute.postgres.runs import halt_overdue

@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from caseworker.core.budget.budget import Budget
-from caseworker.features.quotas.postgres.enforcement import LOCK
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import LOCK, PostgresQuotas
 from caseworker.features.schedules.cron_times import CatchUp
 from caseworker.features.schedules.due_runs import ScheduleFiring
 from caseworker.features.schedules.postgres import PostgresSchedules

@@ -22,7 +22,7 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.features.quotas.postgres.enforcement import LOCK
+from caseworker.features.quotas.postgres import LOCK
 from caseworker.features.schedules.cron_times import due
 from caseworker.features.schedules.postgres import moment, one, schedule_of, schedules
 from caseworker.features.schedules.schedule import Overlap, Schedule

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.expiry import DUE, Batch
-from caseworker.features.quotas.postgres.enforcement import quota_of, storing
+from caseworker.features.quotas.postgres import quota_of, storing
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.memory import ThreadState
 from caseworker.features.threads.postgres.branches import PostgresBranches
