@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
@@ -111,7 +111,7 @@ async def test_tenants_do_not_meet(store: PostgresDefinitions) -> None:
     assert await store.get(TENANT, DefinitionRef("g", 2)) is None
     assert await store.get("c", DefinitionRef("g")) is None
     assert await store.load("c", [DefinitionRef("g")], max_bytes=10_000) == {}
-    assert await store.known("c", [DefinitionRef("g")]) == frozenset()
+    assert await store.existing("c", [DefinitionRef("g")]) == frozenset()
     assert (await store.find("c", DefinitionKind.GRAPH, limit=9, cursor=None)).items == []
     assert (await store.versions("c", DefinitionRef("g"), limit=9, cursor=None)).items == []
     with pytest.raises(DefinitionNotFoundError):
@@ -139,7 +139,7 @@ async def test_many_are_loaded_at_once(store: PostgresDefinitions) -> None:
     versions = {ref: found.head.version for ref, found in loaded.items()}
     assert versions == {DefinitionRef("g"): 2, DefinitionRef("g", 1): 1, DefinitionRef("g", 2): 2}
     assert loaded[DefinitionRef("g", 1)].content == flat("a")
-    assert await store.known(TENANT, wanted) == loaded.keys()
+    assert await store.existing(TENANT, wanted) == loaded.keys()
 
 
 async def test_more_than_can_be_taken_is_not_read(store: PostgresDefinitions) -> None:
@@ -304,7 +304,7 @@ async def test_a_graph_and_an_agent_of_one_name_have_nothing_to_do_with_one_anot
     assert {ref: each.content for ref, each in loaded.items()} == {graph: flat("b"), agent: PROMPT}
     assert [each and each.content for each in found] == [flat("b"), PROMPT]
     assert listed.items == versions.items == [added.head]
-    assert await store.known(TENANT, [graph, agent]) == {graph}
+    assert await store.existing(TENANT, [graph, agent]) == {graph}
     assert (await store.find(TENANT, AGENT, limit=9, cursor=None)).items == []
 
 

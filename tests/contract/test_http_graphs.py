@@ -5,7 +5,7 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.platform.errors import StoreUnavailableError
 from tests.support.api import Api, client_of
 from tests.support.graph_documents import containing, flat, named

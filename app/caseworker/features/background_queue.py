@@ -18,8 +18,7 @@ from procrastinate.jobs import Job, Status
 
 from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.connections import Patience
-from caseworker.runs.execute.queue.work_search import Search
-from caseworker.runs.execute.queue.worker import (
+from caseworker.runs.execute.queue import (
     CapacityAwareJobManager,
     QueueTimes,
     connections,
@@ -27,6 +26,7 @@ from caseworker.runs.execute.queue.worker import (
     wake_when_due,
     wake_when_told,
 )
+from caseworker.runs.recover.heartbeat import Search
 
 log = structlog.get_logger(__name__)
 

@@ -13,14 +13,14 @@ from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
+from caseworker.features.expiry import Drop, drop_events, drop_requests, drop_runs, drop_snapshots
 from caseworker.features.external.feature import EXTERNAL
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
 from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
-from caseworker.features.spend.feature import SPEND
-from caseworker.features.statistics.feature import STATISTICS
+from caseworker.features.spend.feature import SPEND, STATISTICS
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.traces.feature import TRACES
 from caseworker.features.webhooks.feature import WEBHOOKS
@@ -39,13 +39,6 @@ from caseworker.runs.http.admission import (
 from caseworker.runs.http.events import EventStreams
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.kinds import CASE_STEP
-from caseworker.runs.postgres.retention import (
-    Drop,
-    drop_events,
-    drop_requests,
-    drop_runs,
-    drop_snapshots,
-)
 from caseworker.tools.dispatch import ToolDispatch
 
 

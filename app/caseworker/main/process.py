@@ -34,8 +34,7 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.accounts import Accounts
-from caseworker.features.quotas.postgres.enforcement import QuotaChecks
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas, QuotaChecks
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.traces.payloads import PayloadReading
@@ -61,12 +60,11 @@ from caseworker.platform.postgres.statistics import ADVICE, tables_without_stati
 from caseworker.runs.execute.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.execute.postgres.event_watch import EventWatch
 from caseworker.runs.execute.postgres.runs import PostgresRuns, StoreLimits
-from caseworker.runs.execute.queue.work_search import Search, next_job
-from caseworker.runs.execute.queue.worker import QueueTimes, QueueWorker, claims_at_once
+from caseworker.runs.execute.queue import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.journal.postgres.journal import PostgresJournal
+from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.postgres.listener import listen_for_workers
-from caseworker.runs.recover.heartbeat import Heartbeat
+from caseworker.runs.recover.heartbeat import Heartbeat, Search, next_job
 from caseworker.runs.recover.postgres import (
     STALLED_AFTER,
     PostgresWorkers,

@@ -8,7 +8,7 @@ from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
 from caseworker.features.erasure.service import Erasing
 from caseworker.features.external.postgres import PostgresAttempts
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import set_days
 from caseworker.features.threads.postgres.old_answers import AnswerMoves
 from caseworker.main.deaths import Death, count_death

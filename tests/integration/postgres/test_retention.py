@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention import postgres as statements
 from caseworker.features.retention.postgres import FOR_EVER, Days, PostgresRetention, set_days
 from caseworker.features.retention.sweep import Retention

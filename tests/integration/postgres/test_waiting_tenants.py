@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.errors import LockNotAvailable
 
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import RunKey

@@ -11,8 +11,8 @@ from psycopg import AsyncConnection
 from caseworker.features.background_queue import BackgroundQueue, overdue_search, rescue_jobs
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.execute.queue.work_search import Search, next_job
 from caseworker.runs.postgres.queue_jobs import QueuedJob, defer
+from caseworker.runs.recover.heartbeat import Search, next_job
 from tests.integration.queue.stale import KEY, StaleRuns
 from tests.integration.queue.world import HoldingExecutor, working
 from tests.support.stores import new_run

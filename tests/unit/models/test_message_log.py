@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caseworker.features.traces.conversations import beginning_of, whole_request
+from caseworker.features.traces.payloads import beginning_of, whole_request
 from caseworker.models.message_log import MessageLog
 from caseworker.models.ports import Message, ToolCall, ToolDefinition
 from caseworker.runs.run import CallRecord

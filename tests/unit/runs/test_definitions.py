@@ -9,7 +9,7 @@ from psycopg import Connection
 from caseworker.core.graph.validation import Severity
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.expansion import SMALL_BYTES
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.definitions.registration import (
     DefinitionNotFoundError,
     NewDefinition,

@@ -26,7 +26,7 @@ from caseworker.features.definitions.expansion import (
     canonical,
     place_of,
 )
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionNotFoundError,
@@ -214,7 +214,9 @@ class Definitions:
 
     async def _absent(self, tenant: str, gaps: Collection[Missing]) -> Sequence[Problem]:
         """Return a problem for each missing definition, with a name that resembles it."""
-        existing = await self.store.known(tenant, {replace(gap.ref, version=None) for gap in gaps})
+        existing = await self.store.existing(
+            tenant, {replace(gap.ref, version=None) for gap in gaps}
+        )
         names = {
             kind: await self.store.find(tenant, kind, limit=MAX_NAMES, cursor=None)
             for kind in {gap.ref.kind for gap in gaps}

@@ -1,4 +1,4 @@
-"""What the registry of graphs and agents stores and returns, and the errors that it raises."""
+"""Values and errors of the registry of graphs and agents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from sqlalchemy import Column, Integer, Table, Text, text
 
+from caseworker.features.expiry import DROP_PENDING, Drop
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
-from caseworker.runs.postgres.retention import DROP_PENDING, Drop
 from caseworker.runs.postgres.tables import INSTANT, metadata
 
 retention = Table(

@@ -15,7 +15,7 @@ from pydantic import (
 
 from caseworker.features.definitions.http import NOT_FOUND
 from caseworker.features.definitions.registration import DefinitionNotFoundError
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.cron_times import (
     CRON,
     MAX_CATCH_UP,
@@ -55,8 +55,7 @@ from caseworker.runs.http.body import (
     body_of_kind,
     idempotency_key,
 )
-from caseworker.runs.http.definition_body import DefinitionName
-from caseworker.runs.http.fields import WebhookCheck
+from caseworker.runs.http.fields import DefinitionName, WebhookCheck
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
 from caseworker.runs.http.runs import answer_of, view_for

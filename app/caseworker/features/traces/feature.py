@@ -1,4 +1,4 @@
-"""The feature ``traces``: what a run did, as a whole and call by call."""
+"""The feature ``traces``: the ExecutionGraph of a run, and the payloads of its calls."""
 
 from typing import Final
 

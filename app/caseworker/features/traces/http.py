@@ -12,9 +12,8 @@ from caseworker.core.trace.explain import MAX_NODES, explain
 from caseworker.core.trace.payloads import Payload, Payloads
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
-from caseworker.features.traces.call_views import CallDetails
 from caseworker.features.traces.payloads import CallNotFoundError, PayloadReading
-from caseworker.features.traces.trace_views import TraceView
+from caseworker.features.traces.views import CallDetails, TraceView
 from caseworker.platform.http.bodies import QueryModel
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import ATTEMPT_SUPERSEDED, Errors, ProblemType

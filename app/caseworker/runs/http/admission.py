@@ -52,7 +52,7 @@ from caseworker.runs.http.body import (
     RunFields,
     WebhookBody,
 )
-from caseworker.runs.http.definition_body import DefinitionByName
+from caseworker.runs.http.fields import DefinitionByName
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import AGENT_STEP, EXTERNAL_STEP, KINDS

@@ -39,8 +39,7 @@ from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import accepted_types
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import refusal, with_suggestions, without_surplus
-from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
-from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
+from caseworker.runs.http.fields import AgentOrName, CaseInput, GraphOrName, RunId, Seed, ToolName
 from caseworker.runs.run import RunKind
 
 MAX_EXPECTED_TOOLS = 50

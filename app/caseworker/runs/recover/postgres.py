@@ -34,13 +34,13 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, Pool, transaction
 from caseworker.platform.postgres.locks import HOLD_WORKER_LIFE, TRY_WORKER_LIFE
 from caseworker.runs.execute.postgres.runs import halt_overdue, stopped_started
-from caseworker.runs.execute.queue.work_search import Search, look_statement
 from caseworker.runs.observers import RunObservers
 from caseworker.runs.ports import Beat
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from caseworker.runs.recover.failure_detector import SilenceWatch, Silent
+from caseworker.runs.recover.heartbeat import Search, look_statement
 from caseworker.runs.run import RunKey
 
 log = structlog.get_logger(__name__)

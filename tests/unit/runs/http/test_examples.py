@@ -5,18 +5,14 @@ from typing import Any
 
 import pytest
 
+from caseworker.features.definitions.http import GraphToValidate, NewAgentBody, NewGraphBody
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.runs.http.admission import CaseAdmission
 from caseworker.runs.http.body import AgentRunBody, CaseBody, GoingOnBody, GraphRunBody
-from caseworker.runs.http.definition_body import (
-    DefinitionByName,
-    GraphToValidate,
-    NewAgentBody,
-    NewGraphBody,
-)
+from caseworker.runs.http.fields import DefinitionByName
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
 from caseworker.runs.kinds import KINDS
 from caseworker.settings.schema import Settings

@@ -27,13 +27,13 @@ from caseworker.runs.accept.postgres.acceptance import (
     ACCEPT_ONE,
     COUNT_QUEUED,
     COUNT_QUEUED_OF,
+    AcceptChecks,
     RunInsert,
     few_of_queue,
 )
 from caseworker.runs.accept.postgres.acceptance import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
-from caseworker.runs.accept.postgres.checks import AcceptChecks
 from caseworker.runs.accept.postgres.run_import import take_over
 from caseworker.runs.errors import (
     IdempotencyMismatchError,
@@ -44,7 +44,7 @@ from caseworker.runs.errors import (
 from caseworker.runs.execute.outcome import cancelled_while_queued, stopped_while_queued
 from caseworker.runs.execute.postgres.suspension import suspend_in
 from caseworker.runs.journal.event_log import late_result
-from caseworker.runs.journal.postgres.journal_rows import (
+from caseworker.runs.journal.journal_rows import (
     call_to_json,
     event_to_json,
     finish_to_json,
@@ -54,9 +54,9 @@ from caseworker.runs.journal.postgres.journal_rows import (
 from caseworker.runs.journal.replay import restore
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
+from caseworker.runs.postgres.erasure import erase_in
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs
-from caseworker.runs.postgres.retention import erase_in
 from caseworker.runs.postgres.rows import (
     accepted_run,
     cancel_request_from_row,

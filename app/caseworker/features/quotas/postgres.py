@@ -5,19 +5,28 @@ commit. The SQL function ``caseworker_claim`` takes the same lock. Other runs us
 nor these statements.
 """
 
+import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
+from sqlalchemy import BigInteger, Column, Date, Integer, Numeric, Table, Text, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.budget.accounts import TENANT
+from caseworker.features.quotas.usage import WARN_PERCENT, NearlyFull, QuotaUse, TenantQuota
+from caseworker.platform.caller import DEFAULT_TENANT
+from caseworker.platform.postgres.audit import Act, record
+from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.errors import QuotaExceededError, RateState
+from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.run_statements import BY_CALLS
-from caseworker.runs.quotas import UNLIMITED, Quota
+from caseworker.runs.postgres.tables import metadata, run_key
+from caseworker.runs.quotas import STORED, UNLIMITED, Quota
 from caseworker.runs.run import NewRun
 
 RETRY_SECONDS = 2
@@ -29,6 +38,26 @@ FULL_SECONDS = 60
 LOOKED_AT = 100
 """Maximum number of queued runs that are checked to find out whether a new run would overtake
 them."""
+
+stored_runs = Table(
+    "stored_runs", metadata, *run_key(), Column("bytes", BigInteger, nullable=False)
+)
+"""Size in bytes stored for each run, without its files. Triggers add up the sizes per tenant in the
+table ``stored``."""
+
+account_holds = Table(
+    "account_holds",
+    metadata,
+    *run_key(),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("account", Text, primary_key=True),
+    Column("period", Date, nullable=False),
+    Column("cost_usd", Numeric, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+)
+"""What calls in flight have reserved in accounts. A run that has ended has no rows."""
+
 
 FIELDS = tuple(Quota.__dataclass_fields__)
 QUOTAS = f"SELECT {', '.join(FIELDS)}, updated_at, tenant_id FROM quotas"  # noqa: S608 - fields
@@ -76,7 +105,7 @@ FROM stored WHERE tenant_id = %(tenant)s
 """
 """Query for the storage use of a tenant: bytes, number of definitions, number of threads.
 
-Every database session counts in a row of its own; the query adds up these rows."""
+Every database session counts in a separate row; the query adds up these rows."""
 
 
 _TAKE_RATE = """
@@ -300,3 +329,96 @@ def quota_in(row: Row) -> Quota:
     models = row["models"]
     fields = {**row, "models": None if models is None else tuple(models)}
     return Quota(**{name: fields[name] for name in FIELDS})
+
+
+_PUT = f"""
+INSERT INTO quotas (tenant_id, {", ".join(FIELDS)})
+VALUES (%(tenant)s, {", ".join(f"%({name})s" for name in FIELDS)})
+ON CONFLICT (tenant_id) DO UPDATE SET updated_at = excluded.updated_at,
+    {", ".join(f"{name} = excluded.{name}" for name in FIELDS)}
+"""  # noqa: S608 - the names of our own fields
+
+_NEARLY_FULL = f"""
+SELECT used.tenant_id AS tenant, dimension, used::bigint, most AS limit
+FROM (SELECT tenant_id, sum(bytes) AS stored_bytes, sum(definitions) AS definitions,
+    sum(threads) AS threads FROM stored GROUP BY tenant_id) used
+LEFT JOIN quotas USING (tenant_id)
+CROSS JOIN LATERAL (VALUES {
+    ", ".join(
+        f"('{name}', {name}, CASE WHEN quotas.tenant_id IS NOT NULL THEN max_{name} "
+        f"WHEN used.tenant_id <> '{DEFAULT_TENANT}' THEN %({name})s END)"
+        for name in STORED
+    )
+}) AS each(dimension, used, most)
+WHERE 100 * used >= {WARN_PERCENT} * most ORDER BY 1, 2
+"""  # noqa: S608
+
+
+class PostgresQuotas:
+    """Stores quotas in Postgres."""
+
+    def __init__(self, pool: Pool, usual: Quota) -> None:
+        """Apply the quota ``usual`` to tenants that have none of their own."""
+        self._pool = pool
+        self._usual = usual
+
+    async def get(self, tenant: str) -> TenantQuota:
+        """Return the quota of a tenant, own or default, and its current usage."""
+        counted = {"tenant": tenant, "key": None, "most_queued": 2**31, "looked_at": 0}
+        counts: dict[str, Any] = {}
+        async with transaction(self._pool) as connection:
+            row = await row_of(connection, tenant)
+            for statement in (COUNTS, COSTS, STORED_USE):
+                counts |= (await connection.exec_driver_sql(statement, counted)).mappings().one()
+        use = QuotaUse(**{name: counts[name] for name in QuotaUse.__dataclass_fields__})
+        usual = TenantQuota(tenant=tenant, quota=self._usual.for_tenant(tenant), is_default=True)
+        return replace(usual if row is None else _quota_in(row), use=use)
+
+    async def find(self) -> Sequence[TenantQuota]:
+        """Return the tenants that have their own quota, without their usage."""
+        async with transaction(self._pool) as connection:
+            rows = (await connection.exec_driver_sql(f"{QUOTAS} ORDER BY tenant_id")).mappings()
+            return [_quota_in(row) for row in rows]
+
+    async def put(self, tenant: str, quota: Quota) -> None:
+        """Set a tenant's own quota; it applies to the next run and call on every replica."""
+        values = {name: getattr(quota, name) for name in FIELDS}
+        values["models"] = None if quota.models is None else list(quota.models)
+        async with transaction(self._pool) as connection:
+            await connection.exec_driver_sql(LOCK_TENANT, (tenant,))
+            await connection.exec_driver_sql(_PUT, {"tenant": tenant, **values})
+            await _notify(connection, tenant)
+            await record(connection, tenant, Act.QUOTA_SET, tenant)
+
+    async def delete(self, tenant: str) -> bool:
+        """Delete a tenant's own quota, so that the default applies; return whether it had one."""
+        async with transaction(self._pool) as connection:
+            deleted = await connection.exec_driver_sql(
+                "DELETE FROM quotas WHERE tenant_id = %s RETURNING tenant_id", (tenant,)
+            )
+            if deleted.one_or_none() is None:
+                return False
+            await _notify(connection, tenant)
+            await record(connection, tenant, Act.QUOTA_REMOVED, tenant)
+            return True
+
+    async def nearly_full(self) -> Sequence[NearlyFull]:
+        """Return the storage limits of all tenants that are nearly reached, with the usage."""
+        async with transaction(self._pool) as connection:
+            rows = await connection.exec_driver_sql(_NEARLY_FULL, dict(self._usual.storage))
+            return [NearlyFull(**row) for row in rows.mappings()]
+
+
+async def _notify(connection: AsyncConnection, tenant: str) -> None:
+    """Let calls that wait for the old quota ask again."""
+    text = json.dumps({"tenant": tenant})
+    await connection.execute(select(func.pg_notify(ACCOUNT_CHANNEL, text)))
+
+
+def _quota_in(row: Row) -> TenantQuota:
+    return TenantQuota(
+        tenant=row["tenant_id"],
+        quota=quota_in(row),
+        is_default=False,
+        updated_at=row["updated_at"],
+    )

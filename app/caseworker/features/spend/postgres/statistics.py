@@ -15,7 +15,7 @@ from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.read.postgres.run_listing import LIST_STATEMENT_MS
 from caseworker.runs.run import RunStatus
 
-Period = Literal["hour", "day"]
+PeriodLength = Literal["hour", "day"]
 """Length of the periods of statistics, in UTC."""
 
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE status = '{each}') AS {each}" for each in RunStatus)
@@ -85,7 +85,7 @@ class PostgresStatistics:
         self._engines = engines
 
     async def find(
-        self, tenant: str, period: Period, after: datetime, before: datetime
+        self, tenant: str, period: PeriodLength, after: datetime, before: datetime
     ) -> Mapping[str, Any]:
         """Return counts, durations and failures of the runs accepted in a range of time."""
         async with (

@@ -1,9 +1,13 @@
-"""API schemas for traces: calls, steps, and an analysis of time and cost."""
+"""API schemas for traces: calls, steps, and an analysis of time and cost.
 
-from collections.abc import Mapping
+The models of an ExecutionGraph only document the dicts that ``caseworker.core.trace`` creates.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Self, cast
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import ConfigDict
 
@@ -20,17 +24,214 @@ from caseworker.core.trace.analysis import (
     time_shares,
     waiting_nodes,
 )
-from caseworker.core.trace.node import TraceNode, number_of
+from caseworker.core.trace.node import NodeKind, NodeStatus, TraceNode, number_of
 from caseworker.core.trace.payloads import Payload
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.step_trace import StepUse, add_nested, uses_of
 from caseworker.engine.step_path import StepPath
-from caseworker.features.traces.snapshot_views import TraceSnapshot
+from caseworker.features.traces.payloads import CallPayload
 from caseworker.platform.http.bodies import DocumentedAs, View
 from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.views import Links
 from caseworker.runs.run import RunStatus
 from caseworker.runs.service import Trace
+
+
+class CallNode(View):
+    """One model call, tool call or system operation (a step, an attempt or the run itself)."""
+
+    node_id: str
+    """ID of the node: ``n`` and at least six digits. Numbers increase in order of creation."""
+    parent_id: str | None
+    """ID of the node that made this call; null only for the root."""
+    kind: NodeKind
+    name: str
+    start_ts_ms: int
+    """Time at which the node was created, in UTC epoch milliseconds."""
+    end_ts_ms: int | None
+    """Time at which the node ended, in UTC epoch milliseconds; null until then."""
+    status: NodeStatus
+    model: str | None
+    retries_used: int
+    cost_usd: float | None
+    """Cost in US dollars; null if the model's price is unknown."""
+    tokens_in: int | None
+    tokens_out: int | None
+    stop_reason: str | None
+    error_class: str | None
+    metadata: dict[str, Any]
+
+
+class SnapshotAggregates(View):
+    """Totals over all nodes of a snapshot."""
+
+    total_cost_usd: float
+    total_llm_calls: int
+    """Number of successful model calls."""
+    total_tool_calls: int
+    """Number of successful tool calls."""
+    total_retries: int
+    total_tokens_in: int
+    total_tokens_out: int
+    max_depth: int
+    """Depth of the deepest node; the root has depth 0."""
+
+
+class TraceSnapshot(View):
+    """The ExecutionGraph of a run at one point in time."""
+
+    chain_id: str
+    root_id: str | None
+    nodes: dict[str, CallNode]
+    """Nodes by ID, in order of creation."""
+    aggregates: SnapshotAggregates
+    snapshot_ts_ms: int
+    """Time at which the snapshot was taken, in UTC epoch milliseconds."""
+
+
+Handling = Literal["retried", "fallback", "skipped", "failed"]
+"""What happened after a call or attempt failed."""
+
+
+class ErrorView(View):
+    """The error of a failed call or attempt, and what happened next."""
+
+    error_class: str
+    message: str | None
+    handling: Handling
+    """What happened next. ``retried``: another attempt followed. ``fallback``: a fallback was
+    called instead. ``skipped``: the step's error policy supplied a value. ``failed``: the call or
+    step failed."""
+
+
+class AttemptView(View):
+    """One attempt at a call or step that was attempted more than once."""
+
+    node_id: str
+    attempt: int
+    status: ShownStatus
+    started_at: datetime
+    finished_at: datetime | None
+    error: ErrorView | None
+
+
+class CallUsage(View):
+    """Tokens and cost of a call, summed over all its attempts."""
+
+    tokens_in: int | None
+    tokens_out: int | None
+    cost_usd: float | None
+    """Cost in US dollars; null if the model's price is unknown."""
+
+
+class CallDetails(View):
+    """A single call of a run (a CallNode of its trace): a model call, a tool call or a step."""
+
+    run_id: str
+    node_id: str
+    parent_id: str | None
+    kind: Literal["llm", "tool", "system"]
+    """Kind of call: ``llm`` is a model call, ``tool`` a tool call. ``system`` is a step, an attempt
+    or the run itself."""
+    name: str
+    model: str | None
+    path: str | None
+    """Path of the call within the run; it is the same in every execution of the run. Null for calls
+    without one."""
+    status: ShownStatus
+    started_at: datetime
+    finished_at: datetime | None
+    reason: str | None
+    """Reason why the call was halted or cancelled; otherwise null."""
+    error: ErrorView | None
+    retries: int
+    attempts: list[AttemptView]
+    """Attempts at the call, in order; empty if the first attempt succeeded."""
+    usage: CallUsage
+    payloads: Literal["redacted", "none", "full"]
+    """How ``request`` and ``reply`` are shown, as configured: redacted and truncated, omitted, or
+    unchanged."""
+    request: dict[str, Any] | None
+    """The request. For a model: messages, max_output_tokens, temperature, seed, json_schema. For a
+    tool: args. For a step: its inputs, by handle; null for steps executed by a map or as a
+    fallback."""
+    reply: Any
+    """The reply; null until there is one. For a model: text, model, finish_reason, incomplete,
+    repairs, tokens. For a failed model call: raw_reply, the start of the response. For a tool: its
+    result. For a step: its outputs, by handle."""
+    metadata: dict[str, Any]
+    """Further facts about the call, such as tier, provider and how JSON output was requested."""
+
+    @classmethod
+    def of(cls, call: CallPayload, mode: str) -> Self:
+        """Return the view of a call with its payloads and attempts.
+
+        ``mode`` is the configured display mode for payloads, returned as ``payloads``.
+        """
+        node, record = call.record.node, call.record
+        cancelled = call.run.status is RunStatus.CANCELLED
+        waiting = {record.node_id} if call.waits else frozenset[str]()
+        status = status_of(node, call.root, cancelled=cancelled, waiting=waiting)  # type: ignore[arg-type]
+        path = record.call_key or (node["name"] if "step_type" in node["metadata"] else None)
+        return cls.model_validate(
+            {
+                **{name: node[name] for name in _AS_IT_IS},
+                "run_id": call.run.key.run_id,
+                "path": None if path is None else path.removeprefix("step:"),
+                "status": status,
+                "started_at": instant(node["start_ts_ms"]),
+                "finished_at": None if call.waits else instant(node["end_ts_ms"]),
+                "reason": node["stop_reason"] if node["status"] == "halt" else None,
+                "error": _error_of(node, "failed"),
+                "retries": node["retries_used"],
+                "attempts": _attempts_of(call, cancelled),
+                "usage": {name: node[name] for name in CallUsage.model_fields},
+                "payloads": mode,
+                "request": call.payload.request,
+                "reply": call.payload.reply,
+            },
+        )
+
+
+_AS_IT_IS = ("node_id", "parent_id", "kind", "name", "model", "metadata")
+
+
+def instant(epoch_ms: int | None) -> datetime | None:
+    """Convert a CallNode's timestamp in epoch milliseconds to a UTC datetime; None stays None."""
+    return None if epoch_ms is None else datetime.fromtimestamp(epoch_ms / 1000, UTC)
+
+
+def _attempts_of(call: CallPayload, cancelled: bool) -> Sequence[Mapping[str, Any]]:
+    nodes, parent = call.attempts, call.record.node
+    after = [following for _, following in pairwise(nodes)]
+    return [
+        {
+            "node_id": node["node_id"],
+            "attempt": node["metadata"].get("attempt", number),
+            "status": status_of(node, call.root, cancelled=cancelled),  # type: ignore[arg-type]
+            "started_at": instant(node["start_ts_ms"]),
+            "finished_at": instant(node["end_ts_ms"]),
+            "error": _error_of(node, _handling(then, parent)),
+        }
+        for number, (node, then) in enumerate(zip(nodes, [*after, None], strict=False), 1)
+    ]
+
+
+def _handling(then: Mapping[str, Any] | None, parent: Mapping[str, Any]) -> Handling:
+    """Return how a failed attempt was handled; ``then`` is the next attempt, if any."""
+    if then is not None:
+        return "fallback" if then["metadata"].get("fallback") else "retried"
+    return "skipped" if parent["status"] == "success" else "failed"
+
+
+def _error_of(node: Mapping[str, Any], handling: Handling) -> dict[str, Any] | None:
+    if node["status"] != "fail":
+        return None
+    return {
+        "error_class": node["error_class"] or "Error",
+        "message": node["stop_reason"],
+        "handling": handling,
+    }
 
 
 class SegmentView(View):

@@ -28,7 +28,7 @@ from caseworker.runs.accept.postgres.acceptance import (
     accept_in_batch,
 )
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.journal.postgres.journal_rows import (
+from caseworker.runs.journal.journal_rows import (
     Ownership,
     OwnersWrite,
     as_rows,

@@ -2,26 +2,44 @@
 
 A lock per tenant serializes registration and deletion. Each version therefore gets the next number,
 and no definition is deleted while another one contains it. Reads take no lock.
+
+A version never changes. A process that has cached its content only needs to check that the version
+still exists, or is still the newest. Concurrent lookups of all callers share one query over a
+dedicated connection; see :mod:`caseworker.platform.postgres.group_commit`.
 """
 
+import asyncio
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any
 
+import psycopg
 from cachetools import LRUCache
-from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, null, select, text, update
-from sqlalchemy.dialects.postgresql import distinct_on
+from psycopg.rows import dict_row
+from sqlalchemy import (
+    JSON,
+    Column,
+    ColumnElement,
+    Integer,
+    Row,
+    Select,
+    Table,
+    Text,
+    and_,
+    func,
+    insert,
+    null,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, distinct_on
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.graph.validation import Problem
-from caseworker.features.definitions.postgres.definition_heads import (
-    HEAD,
-    HEADS,
-    DefinitionHeads,
-    asked_for,
-)
 from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
@@ -30,19 +48,114 @@ from caseworker.features.definitions.registration import (
     NewDefinition,
     Registered,
 )
-from caseworker.features.quotas.postgres.enforcement import quota_of, storing
+from caseworker.features.quotas.postgres import quota_of, storing
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
+from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.platform.postgres.json_text import exact_dump
+from caseworker.platform.postgres.group_commit import GroupCommit, Later
+from caseworker.platform.postgres.json_text import dump, exact_dump
 from caseworker.platform.postgres.locks import LOCK_DEFINITIONS
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.postgres.rows import decode_cursor, page_of
-from caseworker.runs.postgres.tables import definitions
+from caseworker.runs.postgres.tables import INSTANT, metadata
 from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import DefinitionRef
+
+HeadKey = tuple[str, DefinitionRef]
+"""A tenant and a reference to look up."""
+
+HEAD = tuple(DefinitionVersion.__dataclass_fields__)
+
+HEADS = f"""
+SELECT asked.place, found.*
+FROM json_to_recordset(%s::json) AS asked(
+    place integer, tenant_id text, kind text, name text, version bigint
+), LATERAL (
+    SELECT {", ".join(f"kept.{name}" for name in HEAD)} FROM definitions kept
+    WHERE kept.tenant_id = asked.tenant_id AND kept.kind = asked.kind
+        AND kept.name = asked.name COLLATE "C"
+        AND (asked.version IS NULL OR kept.version = asked.version)
+        AND kept.definition IS NOT NULL
+    ORDER BY kept.version DESC LIMIT 1
+) found
+"""  # noqa: S608 - columns of ours
+"""SQL that looks up each reference with LATERAL; see
+:mod:`caseworker.runs.postgres.run_statements`."""
+
+
+class DefinitionHeads:
+    """Looks up which versions references resolve to, in batches."""
+
+    def __init__(self, url: str, patience: Patience) -> None:
+        self._seconds = patience.answer_seconds
+        connect = partial(
+            Connection.open,
+            url,
+            patience,
+            autocommit=True,
+            row_factory=dict_row,
+            prepare_threshold=0,
+        )
+        self._asking: GroupCommit[HeadKey, DefinitionVersion | None] = GroupCommit(
+            connect, heads_of
+        )
+
+    def begin(self) -> None:
+        """Start answering lookups; the first one opens the connection."""
+        self._asking.begin()
+
+    async def stop(self) -> None:
+        """Stop answering lookups and close the connection."""
+        await self._asking.stop()
+
+    async def head(self, tenant: str, ref: DefinitionRef) -> DefinitionVersion | None:
+        """Return the version that a reference resolves to; None if it does not exist.
+
+        Raises:
+            StoreUnavailableError: the database did not answer in time.
+        """
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._asking.submit((tenant, ref))
+        except TimeoutError:
+            raise StoreUnavailableError from None
+
+
+async def heads_of(
+    connection: psycopg.AsyncConnection[Any], keys: Sequence[HeadKey]
+) -> Sequence[DefinitionVersion | Later | None]:
+    """Return the version that each reference resolves to, in the same order.
+
+    An element is None if the version does not exist, or Later if the lookup must be retried.
+    """
+    cursor = await connection.execute(HEADS, (asked_for(keys),))
+    rows_by_place = {row.pop("place"): row for row in await cursor.fetchall()}
+    return [
+        DefinitionVersion(**{**row, "kind": DefinitionKind(row["kind"])})
+        if (row := rows_by_place.get(place)) is not None
+        else None
+        for place in range(len(keys))
+    ]
+
+
+def asked_for(keys: Iterable[HeadKey]) -> str:
+    """Return the JSON parameter of :data:`HEADS`: the references, each with its index."""
+    rows = [
+        {
+            "place": place,
+            "tenant_id": tenant,
+            "kind": ref.kind.value,
+            "name": ref.name,
+            "version": ref.version,
+        }
+        for place, (tenant, ref) in enumerate(keys)
+    ]
+    return dump(rows)
+
 
 MAX_SHOWN_USERS = 20
 KEPT_BYTES = 1024 * 1024
@@ -51,6 +164,23 @@ digest match those of the stored version."""
 KEPT_REFERENCES = 4096
 """Number of references whose versions are cached."""
 MAX_VERSION = 2**31 - 1
+
+definitions = Table(
+    "definitions",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("name", Text(collation="C"), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("description", Text),
+    Column("definition", JSON),
+    Column("uses", JSONB, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("size_bytes", Integer, nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+)
+"""Versions of graphs and agents. A deleted version keeps its row, without the content, so that its
+number is not used again."""
 
 _HEAD_COLUMNS = [definitions.c[name] for name in HEAD]
 
@@ -153,7 +283,7 @@ class PostgresDefinitions:
         async with transaction(self._engines.work, tenant) as connection:
             return await _definitions(connection, tenant, refs, max_bytes)
 
-    async def known(self, tenant: str, refs: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
+    async def existing(self, tenant: str, refs: Iterable[DefinitionRef]) -> Set[DefinitionRef]:
         """Return the references in ``refs`` whose definition exists."""
         async with transaction(self._engines.work, tenant) as connection:
             return (await _heads_of(connection, tenant, refs)).keys()
