@@ -1,6 +1,8 @@
 """The interface of nodes, which implement step types: the contexts they get, and their results.
 
 A context gives access to the state of the run, to the step's position in the run, and to the graph.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence

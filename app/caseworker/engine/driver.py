@@ -7,6 +7,8 @@ If only one step is ready, it runs in the driver's own task. If several are read
 own task while slots are free. The first failure or stop cancels the other steps; the driver waits
 for them. A step that ignores its cancellation for the grace period is abandoned, and its result is
 dropped.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio

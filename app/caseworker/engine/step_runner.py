@@ -3,6 +3,8 @@
 The end is recorded in the journal and in the trace. A step that an earlier execution of the run
 finished is replayed: its outcome comes from the journal. A step that was interrupted is executed
 again and counts as the same step.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio
@@ -656,10 +658,14 @@ async def _interrupt(
     run.calls.detached.begin(inside)
     attempt.cancel()
     cancelled = await until_done((attempt,), run.grace_seconds)
+    # A coroutine that was never awaited would warn when it is collected. It can be closed only now:
+    # while the attempt runs, it is executing.
     if attempt.cancelled() and asyncio.iscoroutine(execution):
         execution.close()
     if not attempt.done():
+        # Only after the grace period, in which the attempt may still end its own calls.
         detach_inside(run, inside)
+    # Last, because ``over`` takes back the mark from above, at once if the attempt has ended.
     detach(attempt, late, over=over)
     error = None if not attempt.done() or attempt.cancelled() else attempt.exception()
     if isinstance(error, Stop):

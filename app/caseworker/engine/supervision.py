@@ -1,4 +1,7 @@
-"""Cancels work in flight on a stop, a time limit or a deadline, and abandons work that hangs."""
+"""Cancels work in flight on a stop, a time limit or a deadline, and abandons work that hangs.
+
+See docs/internals.md, "Stops".
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator

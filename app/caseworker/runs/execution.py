@@ -1,4 +1,7 @@
-"""One execution of a run: its graph, its limits and its journal."""
+"""One execution of a run: its graph, its limits and its journal.
+
+See docs/internals.md, "One row decides".
+"""
 
 import asyncio
 import random

@@ -4,6 +4,8 @@ A run is already claimed when it is passed to the executor. It is executed as on
 through its cancellation token, and finished by one guarded update. A run that the process cannot
 finish is released to the queue. If the release fails too, another process recovers the run once
 this process has sent no heartbeat for long enough.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio

@@ -11,6 +11,8 @@ also treated as a failed heartbeat.
 A worker without a connection may also be alive but get none, for example because the server has too
 many clients. While a worker misses heartbeats, the caller therefore opens a connection before each
 read. If that fails, every worker gets the long timeout as well.
+
+See docs/internals.md, "Recovery".
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Background work of a process: loops that are restarted on failure, and the heartbeat."""
+"""Background work of a process: loops that are restarted on failure, and the heartbeat.
+
+See docs/internals.md, "Recovery".
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Set

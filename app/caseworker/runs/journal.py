@@ -8,6 +8,8 @@ write failed or was not confirmed are included in the next write.
 One write is in flight at a time; concurrent callers share the next one. So no change is stored
 before the changes that caused it, even if steps run in parallel. Changes that are recorded without
 an ``await`` in between are stored together.
+
+See docs/internals.md, "The journal and its barrier".
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Interfaces for storing runs, journals and heartbeats."""
+"""Interfaces for storing runs, journals and heartbeats.
+
+See docs/internals.md, "The journal and its barrier".
+"""
 
 import asyncio
 import json

@@ -136,7 +136,9 @@ async def post_run(
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
         return await access.elsewhere(request, await request.body())
-    if isinstance(body, ExternalBody) and body.parent is not None:  # before its key is used
+    if isinstance(body, ExternalBody) and body.parent is not None:
+        # The parent records its child before the client gets the key of the child. A crash before
+        # this leaves a child without a key, so it can cost nothing; the repeated request adopts it.
         child = accepted.run.key
         parent = RunKey(child.tenant, body.parent.run_id)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:

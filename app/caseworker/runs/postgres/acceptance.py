@@ -3,6 +3,8 @@
 A run that the batch leaves out because of a conflict is accepted separately, by an insert that
 handles all cases. As in :mod:`run_statements`, the statements are SQL text with placeholders of the
 psycopg driver, and take their rows as one JSON document.
+
+See docs/internals.md, "One row decides".
 """
 
 import time

@@ -13,6 +13,8 @@ A statement adds up four sources in one snapshot:
 - rows of runs in the incomplete hours at both ends of the range
 - calls of runs that have not ended
 - calls of runs that the background loop has not reached after a migration (``cost_backfill``)
+
+See docs/internals.md, "Kept costs".
 """
 
 from collections.abc import Mapping

@@ -3,6 +3,8 @@
 Accepting a run for a tenant with a quota, or with a concurrency key, locks the tenant until the
 commit. The SQL function ``caseworker_claim`` takes the same lock. Other runs use neither the lock
 nor these statements.
+
+See docs/internals.md, "Accounts".
 """
 
 import math

@@ -11,6 +11,8 @@ count as silent.
 Recovery never waits for a row lock, so it disturbs neither other recoveries nor live workers. Rows
 that are locked now are checked again next time. A worker that was only frozen has lost its runs
 when it resumes: the fencing token of the next claim rejects its writes.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio
