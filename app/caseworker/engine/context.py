@@ -110,7 +110,7 @@ class RunContext:
     """Time in seconds that cancelled work has to end before it is abandoned."""
     started_steps: dict[StepPath, str] = field(default_factory=dict)
     """CallNode IDs, by path, of the steps that have emitted their start event but no end event."""
-    over: Callable[[], None] = lambda: None
+    on_abandoned_done: Callable[[], None] = lambda: None
     """Called each time abandoned work (work that the run stopped waiting for) has ended, so that
     its cost can still be recorded."""
     token_ratios: dict[str, TokenRatio] = field(default_factory=dict)

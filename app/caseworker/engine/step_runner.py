@@ -285,7 +285,9 @@ class StepRunner:
             scope.restore(self._journal.spent_below(context.path))
         context.scope = scope
         path = context.path
-        with TimeLimit(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
+        with TimeLimit(
+            scope, self._token, still_counts=lambda: not self._detached.covers_inside(path)
+        ):
             self._token.check()
             return await _outputs_of(step, inputs, context, report)
 
@@ -650,9 +652,9 @@ async def _interrupt(
             step_id = context.path.text
             run.events.emit(Event(type=LATE_RESULT, step_id=step_id, node_id=context.trace_parent))
 
-    def over() -> None:
+    def end_detached() -> None:
         run.calls.detached.end(inside)
-        run.over()
+        run.on_abandoned_done()
 
     # Detach before cancelling: cleanup code must not start new steps or calls.
     run.calls.detached.begin(inside)
@@ -665,8 +667,8 @@ async def _interrupt(
     if not attempt.done():
         # Only after the grace period, in which the attempt may still end its own calls.
         detach_inside(run, inside)
-    # Last, because ``over`` takes back the mark from above, at once if the attempt has ended.
-    detach(attempt, late, over=over)
+    # Last, because ``end_detached`` removes the mark from above, at once if the attempt has ended.
+    detach(attempt, late, on_done=end_detached)
     error = None if not attempt.done() or attempt.cancelled() else attempt.exception()
     if isinstance(error, Stop):
         raise error

@@ -144,13 +144,13 @@ class Execution:
         slots: StepSlots,
         *,
         grace_seconds: float,
-        over: Callable[[], None] = lambda: None,
+        on_abandoned_done: Callable[[], None] = lambda: None,
         accounts: Accounts | None = None,
     ) -> RunContext:
         """Return the context that the run's steps share.
 
-        ``accounts`` are the accounts above runs; None reserves in none of them. ``over`` is called
-        whenever work ends that the run no longer waits for.
+        ``accounts`` are the accounts above runs; None reserves in none of them.
+        ``on_abandoned_done`` is called each time an abandoned step or call finally ends.
         """
         seed = f"{self.run.key.run_id}/{self.run.fence}"
         of_run = None
@@ -181,7 +181,7 @@ class Execution:
             limits=self._limits,
             slots=slots,
             grace_seconds=grace_seconds,
-            over=over,
+            on_abandoned_done=on_abandoned_done,
         )
 
     def finish(self, outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:

@@ -595,7 +595,7 @@ class RunExecutor:
     async def _graph_of(self, active: ActiveRun, execution: Execution) -> GraphExecution:
         """Build the graph execution; raises like :meth:`_outcome`."""
 
-        def over() -> None:
+        def on_abandoned_done() -> None:
             if execution.ended:  # before the end, the cost is part of the run's usage anyway
                 self._record_late(active, execution)
 
@@ -617,7 +617,7 @@ class RunExecutor:
             services,
             slots,
             grace_seconds=self._supervisor.grace_seconds,
-            over=over,
+            on_abandoned_done=on_abandoned_done,
             accounts=self._accounts,
         )
         return GraphExecution(prepared, KINDS[request.kind].inputs(request), context)

@@ -131,8 +131,9 @@ class RunJournal:
     ) -> None:
         """Open the journal of a claimed run.
 
-        ``earlier`` is the journal of previous executions. ``permitted_at`` is the time, on
-        ``clock``, at which the claim was sent or answered.
+        ``earlier`` is the journal of previous executions. ``permitted_at`` is a reading of
+        ``clock`` from before the claim statement was sent; a later reading would make the
+        permission look fresher than it is.
         """
         self._run = run
         self._graph = graph

@@ -325,7 +325,7 @@ def answer_of(
 async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     """Wait up to ``wait`` seconds for a run to end, and return its current state.
 
-    If ``wait`` is None, the run is returned as it is.
+    Return ``run`` unchanged if ``wait`` is None or the database becomes unavailable.
 
     Raises:
         AccessRefusedError, ProblemError: the caller's credential became invalid during the wait.

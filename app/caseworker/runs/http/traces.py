@@ -1,4 +1,4 @@
-"""Routes for traces: a run as a whole, and its single calls."""
+"""Routes for traces: the trace of a run, and individual calls in it."""
 
 import asyncio
 from collections.abc import Mapping

@@ -424,7 +424,7 @@ async def take_lost(
     judged = (
         [each.worker_id for each in silent],
         [each.beat_at for each in silent],
-        [each.surely for each in silent],
+        [each.exceeded_stale_timeout for each in silent],
     )
     dead = list((await connection.exec_driver_sql(DEAD_WORKERS, judged)).scalars())
     taking = {
