@@ -3,6 +3,8 @@
 A job only wakes a process. The work and the time at which it is due are stored in a table row, and
 a worker claims that row. A job that is lost, duplicated or late is therefore harmless.
 :func:`rescue_jobs` replaces lost jobs.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio

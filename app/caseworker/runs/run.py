@@ -5,6 +5,8 @@
     running -> queued                       (its worker died or released it)
 
 A terminal status never changes. A ``waiting`` run waits for an approval and has no owner.
+
+See docs/internals.md, "One row decides".
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

@@ -42,7 +42,7 @@ async def test_a_process_that_beats_after_it_was_found_silent_keeps_its_runs(
     await world.beat("slow", seconds_ago=100)
     await world.claimed(worker_id="slow")
     (row,) = await world.oracle.rows("SELECT beat_at FROM workers")
-    found = [Silent("slow", row["beat_at"], surely=surely)]
+    found = [Silent("slow", row["beat_at"], exceeded_stale_timeout=surely)]
     await world.stores.workers.beat("slow")
 
     async with transaction(world.stores.engines.work) as connection:

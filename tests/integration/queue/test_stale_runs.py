@@ -332,7 +332,7 @@ TAKING: dict[str, Any] = {"stale_seconds": STALE, "max_attempts": 5}
 async def silent(world: StaleRuns) -> list[Silent]:
     """Return all workers, as if each had been silent for too long."""
     rows = await world.oracle.rows("SELECT worker_id, beat_at FROM workers")
-    return [Silent(row["worker_id"], row["beat_at"], surely=True) for row in rows]
+    return [Silent(row["worker_id"], row["beat_at"], exceeded_stale_timeout=True) for row in rows]
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ class Dimension(StrEnum):
     """Its name in stored charges, which the database view ``journal`` also reads; None if it is
     never stored."""
     quantity: str
-    """Noun phrase for what it counts."""
+    """Noun phrase for the counted quantity, as in the help of the command line."""
     headline: str
     """How the message about an exceeded limit starts; empty if no budget limits this dimension."""
     unit: Unit
@@ -70,7 +70,7 @@ class Dimension(StrEnum):
     """Name of its limit in :class:`Budget`."""
     interrupts: bool
     """Whether reaching the limit interrupts work in flight, as the time limit does. Such an amount
-    grows by itself: no charge contains it, so it cannot be reserved."""
+    grows with time: no charge contains it, so it cannot be reserved."""
     allows_last_answer: bool
     """Whether an agent may make a last, shorter model call after this limit refused a call."""
 

@@ -2,6 +2,8 @@
 
 Asking, deciding and suspending first lock the run's row in a separate statement, and then read. A
 statement that itself waits for the lock would not see rows committed during the wait.
+
+See docs/internals.md, "Waiting for people".
 """
 
 import json

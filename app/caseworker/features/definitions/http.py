@@ -68,6 +68,8 @@ NOT_FOUND = {
         title=f"{kind.value.capitalize()} not found",
         detail=f"No {kind.value} has this name and version. GET /{kind.value}s lists all "
         f"{kind.value}s.",
+        explanation=f"No registered {kind.value} has this name or version, or it belongs to "
+        "another tenant.",
     )
     for kind in DefinitionKind
 }
@@ -77,6 +79,9 @@ IN_USE = {
         status=409,
         title=f"{kind.value.capitalize()} is in use",
         detail="First delete the graphs and agents that use it.",
+        explanation="Other registered graphs or agents contain this version, or contain the newest "
+        "version of the name and this is the last one. `detail` names them, such as "
+        "`invoice-check@3`. Delete them first.",
     )
     for kind in DefinitionKind
 }

@@ -26,6 +26,8 @@ PARENT_ENDED: Final = ProblemType(
     status=409,
     title="The parent has ended",
     detail="The parent of the run has ended or was stopped, so it can have no more children.",
+    explanation="The parent of a child run has ended or was stopped. Nothing was stored. Start "
+    "the run without a parent, or below another run.",
 )
 
 

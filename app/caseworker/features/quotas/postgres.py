@@ -403,7 +403,7 @@ class PostgresQuotas:
             return True
 
     async def nearly_full(self) -> Sequence[NearlyFull]:
-        """Return the storage limits of all tenants that are nearly reached, with the usage."""
+        """Return the storage limits of tenants whose usage is at least ``WARN_PERCENT`` of them."""
         async with transaction(self._pool) as connection:
             rows = await connection.exec_driver_sql(_NEARLY_FULL, dict(self._usual.storage))
             return [NearlyFull(**row) for row in rows.mappings()]

@@ -212,12 +212,15 @@ SCHEDULE_NOT_FOUND = ProblemType(
     status=404,
     title="Schedule not found",
     detail="No schedule has this name. GET /schedules lists all schedules.",
+    explanation="No schedule has this name, or it belongs to another tenant. `GET /schedules` "
+    "lists all schedules.",
 )
 TOO_MANY_SCHEDULES = ProblemType(
     slug="too-many-schedules",
     status=429,
     title="Too many schedules",
     detail="Delete unused schedules. admission.max_schedules sets the limit.",
+    explanation="The tenant has `admission.max_schedules` schedules. Delete unused schedules.",
     retry_after_seconds=60,
 )
 

@@ -63,6 +63,7 @@ THREAD_NOT_FOUND = ProblemType(
     status=404,
     title="Thread not found",
     detail="No thread has this ID. GET /threads lists all threads.",
+    explanation="No thread has this ID, or the thread belongs to another tenant.",
 )
 MESSAGE_NOT_FOUND = ProblemType(
     slug="message-not-found",
@@ -72,24 +73,31 @@ MESSAGE_NOT_FOUND = ProblemType(
         "The thread has no message with this ID. GET /threads/{thread_id}/messages?tree=true "
         "lists all messages."
     ),
+    explanation="The thread has no message with this ID. `GET "
+    "/threads/{thread_id}/messages?tree=true` lists all messages.",
 )
 THREAD_CONFLICT = ProblemType(
     slug="thread-conflict",
     status=409,
     title="Thread ID already used for a different request",
     detail="Use another thread_id, or repeat the original request unchanged.",
+    explanation="The `thread_id` belongs to a thread that was created with another body. Choose "
+    "another ID, or repeat the original request unchanged.",
 )
 THREAD_FULL = ProblemType(
     slug="thread-full",
     status=409,
     title="Thread is full",
     detail="Start a new thread.",
+    explanation="The thread has 5,000 messages, the maximum. Create another thread.",
 )
 ANSWER_NOT_ENDED = ProblemType(
     slug="answer-not-ended",
     status=409,
     title="Answer is still in progress",
     detail="Wait until its run ends or cancel the run, then repeat the request.",
+    explanation="The answer to continue or to reply to is still in progress. Wait for the end "
+    "of its run, or cancel it, and send the request again.",
 )
 
 _STILL = "This message is still being generated."

@@ -371,6 +371,8 @@ class Chats:
     ) -> StoredReply:
         user, assistant = _messages(thread, turn, new, ends)
         rows = reply_rows([assistant] if user is None else [user, assistant])
+        # The statement that accepts the run also stores these rows: a crash leaves both or neither,
+        # and a repeated request finds both.
         reply: dict[str, Any] = {"messages": rows, "limit": MAX_THREAD_MESSAGES}
         chat = replace(cast("ChatInput", new.request.chat), reply=reply)
         if turn.goes_on is None:

@@ -1,4 +1,4 @@
-"""Routes for traces: a run as a whole, and its single calls."""
+"""Routes for traces: the trace of a run, and individual calls in it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -30,6 +30,8 @@ CALL_NOT_FOUND = ProblemType(
     detail=(
         "The run has no call with this node ID. GET /runs/{run_id}/trace lists the calls in nodes."
     ),
+    explanation="The run has no call with this node ID. `GET /runs/{run_id}/trace` lists the "
+    "IDs of all its calls, steps and attempts under `snapshot.nodes`.",
 )
 ERRORS: Errors = {CallNotFoundError: CALL_NOT_FOUND}
 

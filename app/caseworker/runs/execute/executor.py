@@ -4,6 +4,8 @@ A run is already claimed when it is passed to the executor. It is executed as on
 through its cancellation token, and finished by one guarded update. A run that the process cannot
 finish is released to the queue. If the release fails too, another process recovers the run once
 this process has sent no heartbeat for long enough.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio
@@ -592,7 +594,7 @@ class RunExecutor:
     async def _graph_of(self, active: ActiveRun, execution: Execution) -> GraphExecution:
         """Build the graph execution; raises like :meth:`_outcome`."""
 
-        def over() -> None:
+        def on_abandoned_done() -> None:
             if execution.ended:  # before the end, the cost is part of the run's usage anyway
                 self._record_late(active, execution)
 
@@ -614,7 +616,7 @@ class RunExecutor:
             services,
             slots,
             grace_seconds=self._supervisor.grace_seconds,
-            over=over,
+            on_abandoned_done=on_abandoned_done,
             accounts=self._accounts,
         )
         return GraphExecution(prepared, KINDS[request.kind].inputs(request), context)

@@ -6,6 +6,8 @@ committed after the query, and announced before the response arrives, would be m
 poll. This module therefore counts every wake-up, and ignores an empty response if a wake-up came
 during the query. Doing this in ``fetch_job`` is enough: no other code runs between its return and
 the point where the worker discards the notifications.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio

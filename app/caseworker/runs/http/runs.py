@@ -156,7 +156,9 @@ async def post_run(
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
         return await access.elsewhere(request, await request.body())
-    if isinstance(body, ExternalBody) and body.parent is not None:  # before its key is used
+    if isinstance(body, ExternalBody) and body.parent is not None:
+        # The parent records its child before the client gets the key of the child. A crash before
+        # this leaves a child without a key, so it can cost nothing; the repeated request adopts it.
         child = accepted.run.key
         parent = RunKey(child.tenant, body.parent.run_id)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
@@ -343,7 +345,7 @@ def answer_of(
 async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     """Wait up to ``wait`` seconds for a run to end, and return its current state.
 
-    If ``wait`` is None, the run is returned as it is.
+    Return ``run`` unchanged if ``wait`` is None or the database becomes unavailable.
 
     Raises:
         AccessRefusedError, ProblemError: the caller's credential became invalid during the wait.

@@ -9,6 +9,8 @@ lists in which each value has a fixed position. Values that follow from other co
 A row in any other form stores its values by name, as earlier releases did for all rows. Readers get
 the same data in both cases: the database view ``journal`` expands calls, and this module expands
 events.
+
+See docs/internals.md, "The journal and its barrier".
 """
 
 import asyncio

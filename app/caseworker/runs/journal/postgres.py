@@ -3,6 +3,8 @@
 The writers of a batch are independent, but two of them may refer to the same run. Examples are the
 previous and the current owner of a run, or two callers that chose the same ID. Every row is
 therefore matched by run and fencing token, and every writer gets its own response.
+
+See docs/internals.md, "The journal and its barrier".
 """
 
 import asyncio

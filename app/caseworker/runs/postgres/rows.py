@@ -1,4 +1,7 @@
-"""Converts rows of runs to domain objects and back, and encodes cursors."""
+"""Converts rows of runs to domain objects and back, and encodes cursors.
+
+See docs/internals.md, "One row decides".
+"""
 
 import base64
 import binascii

@@ -1,6 +1,8 @@
 """The tables of runs, and helpers for the tables of features.
 
 Only columns are listed, for building queries; migrations define constraints and indexes.
+
+See docs/internals.md, "One row decides".
 """
 
 from typing import Any, Final

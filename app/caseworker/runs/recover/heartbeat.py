@@ -2,6 +2,8 @@
 
 The statement also reads the heartbeats of all workers. Features add expressions for their own work
 (:class:`Search`), so that an idle process polls nothing else.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio

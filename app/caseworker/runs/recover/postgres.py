@@ -11,6 +11,8 @@ workers count as silent.
 Recovery never waits for a row lock, so it disturbs neither other recoveries nor live workers. Rows
 that are locked now are checked again next time. A worker that was only frozen has lost its runs
 when it resumes: the fencing token of the next claim rejects its writes.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio
@@ -433,7 +435,7 @@ async def take_lost(
     judged = (
         [each.worker_id for each in silent],
         [each.beat_at for each in silent],
-        [each.surely for each in silent],
+        [each.exceeded_stale_timeout for each in silent],
     )
     dead = list((await connection.exec_driver_sql(DEAD_WORKERS, judged)).scalars())
     taking = {

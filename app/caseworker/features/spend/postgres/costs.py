@@ -15,6 +15,8 @@ A statement adds up four sources in one snapshot:
 - rows of runs in the incomplete hours at both ends of the range
 - calls of queued and running runs; a run that was never claimed has made none, so it only counts
 - calls of runs that the background loop has not reached after a migration (``cost_backfill``)
+
+See docs/internals.md, "Kept costs".
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,8 @@ psycopg driver, and take their rows as one JSON document.
 
 A batch only inserts runs whose tenant has no limit. The feature ``quotas`` checks the other runs,
 through the port :class:`AcceptChecks`.
+
+See docs/internals.md, "One row decides".
 """
 
 import time

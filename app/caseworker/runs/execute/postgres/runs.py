@@ -4,6 +4,8 @@ Accepting and cancelling write the row of a run that may not exist yet. Both ins
 update the existing one, so a cancel request takes effect even if it arrives before its run. A
 batched insert stores new runs without conflicts, which is the common case. :func:`accept_in`
 accepts the runs that this insert does not store.
+
+See docs/internals.md, "One row decides".
 """
 
 import asyncio
@@ -352,6 +354,9 @@ async def accept_in(
         QuotaExceededError: a quota of the tenant is exhausted.
         SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`take_over`.
     """
+    # The order of locks is that of platform/postgres/locks.py: the idempotency key, the tenant,
+    # the row of the run (ON CONFLICT), the row of its source, the rows of quotas. A claim also
+    # locks the tenant before the row. Another order can deadlock with it.
     if new.idempotency_key is not None:
         earlier = await _earlier_by_key(connection, new)
         if earlier is not None:
