@@ -14,7 +14,8 @@ from caseworker.core.budget.budget import Budget
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, invalid, violations_of
 from caseworker.runs.errors import RunNotFoundError, SourceNotEndedError, SourceNotFoundError
 from caseworker.runs.http.admission import limits_spending
-from caseworker.runs.http.body import GoingOnBody, OwnBody, body_of_kind
+from caseworker.runs.http.body import GoingOnBody, RunFields
+from caseworker.runs.http.kinds import body_of_kind
 from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
 from caseworker.runs.service import RunService
 
@@ -40,7 +41,7 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     return source
 
 
-def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) -> OwnBody:
+def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) -> RunFields:
     """Return an equivalent body without ``from``, with omitted fields copied from the source run.
 
     ``fields`` are those fields of the source run that only its kind has.
