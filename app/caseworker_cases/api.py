@@ -3,8 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from fastapi.openapi.models import Example
-
 from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.model_spec import no_model
 from caseworker.platform.http.problems import Violation
@@ -61,12 +59,13 @@ class CaseAdmission(Admission):
 
 
 _EXAMPLES: Final = {
-    "arithmetic": Example(
-        summary="A calculation", value={"input": "What is 12.5 % of 1840, plus 7?"}
-    ),
-    "checked": Example(
-        summary="A case with a known answer, a caller-supplied run ID and limits",
-        value={
+    "arithmetic": {
+        "summary": "A calculation",
+        "value": {"input": "What is 12.5 % of 1840, plus 7?"},
+    },
+    "checked": {
+        "summary": "A case with a known answer, a caller-supplied run ID and limits",
+        "value": {
             "run_id": "case-2025-09-08.1",
             "input": "Which day comes 45 days after 2025-09-08?",
             "expected_tools": ["calendar"],
@@ -78,7 +77,7 @@ _EXAMPLES: Final = {
             "seed": 7,
             "metadata": {"ticket": "A-1024"},
         },
-    ),
+    },
 }
 
 _RUN_CASE: Final = McpTool(

@@ -23,7 +23,7 @@ def _graph(request: RunRequest) -> Mapping[str, Any]:
 
 
 def _shared_graph(request: RunRequest) -> Hashable | None:
-    """Return the mode, if the case says no more than its question."""
+    """Return the mode of a case without expected tools and gold answer."""
     options = request.options
     is_own = options.get(GOLD_ANSWER) is not None or options.get(EXPECTED_TOOLS)
     return None if is_own else (options.get(MODE),)

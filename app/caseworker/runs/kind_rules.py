@@ -1,4 +1,4 @@
-"""What differs between the kinds of runs when a run is executed, shown and ended."""
+"""Rules that differ between the kinds of runs: their graphs, inputs, options and outcomes."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,8 +40,8 @@ class KindRules:
     """Function that returns a key if all requests with this key execute the same graph, so that it
     is prepared once; None for a graph of the request alone."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of requests that only runs of this kind have, and that others refuse. The values are
-    those that requests of other kinds store, because the previous release reads them."""
+    """Fields that only requests of this kind have; requests of other kinds with such a field are
+    rejected, and store these values, because the previous release reads them."""
     api: str = ""
     """Import path (``module:object``) of the kind's :class:`~caseworker.runs.http.kind.KindApi`."""
     package: str = ""
@@ -90,4 +90,7 @@ OPTIONAL: Final[Mapping[RunKind, KindRules]] = {
         package="caseworker-cases",
     )
 }
-"""Kinds of other packages: what shows and ends a stored run if the package is not installed."""
+"""Kinds of other packages: the rules that show and end stored runs without the package."""
+
+DEFAULT_KIND: Final = RunKind.CASE
+"""Kind of a run whose request names none."""

@@ -17,10 +17,7 @@ EXTERNAL_STEP: Final = "external"
 RUN_KINDS: Final = "caseworker.run_kinds"
 """Entry point group for kinds of runs; an entry point names the :class:`KindRules` of a kind."""
 
-DEFAULT_KIND: Final = RunKind.CASE
-"""Kind of a run whose request names none."""
-
-_OWN = (
+_BUILT_IN = (
     KindRules(kind=RunKind.GRAPH),
     KindRules(kind=RunKind.AGENT, step=AGENT_STEP),
     KindRules(kind=RunKind.EXTERNAL, step=EXTERNAL_STEP, is_external=True),
@@ -33,7 +30,7 @@ def _installed() -> Iterator[KindRules]:
 
 
 KINDS: Final[Mapping[str, KindRules]] = MappingProxyType(
-    {rules.kind: rules for rules in (*OPTIONAL.values(), *_OWN, *_installed())}
+    {rules.kind: rules for rules in (*OPTIONAL.values(), *_BUILT_IN, *_installed())}
 )
 """Rules for each kind of run or definition, by its name."""
 

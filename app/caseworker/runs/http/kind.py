@@ -1,10 +1,8 @@
-"""What the HTTP API accepts and shows of one kind of runs."""
+"""The HTTP API of one kind of runs: its requests, its views and its examples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-
-from fastapi.openapi.models import Example
 
 from caseworker.models.table import ModelTable
 from caseworker.platform.http.bodies import BodyModel
@@ -19,7 +17,7 @@ from caseworker.tools.dispatch import ToolDispatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionParts:
-    """What an :class:`Admission` is built from."""
+    """Parts of a process from which an :class:`Admission` is built."""
 
     limits: ApiLimits
     models: ModelTable
@@ -55,11 +53,11 @@ class KindApi:
     view: type[RunDetails]
     """View of runs, with the result."""
     admission: Callable[[AdmissionParts], Admission]
-    """Function that returns what validates the bodies and converts them to runs."""
+    """Function that builds the admission, which validates bodies and converts them to runs."""
     resume: type[BodyModel] | None = None
     """Fields that only runs of this kind have and that replace those of the source run."""
     secret_fields: frozenset[str] = frozenset()
     """Fields that are hidden from callers who may not create runs."""
-    examples: Mapping[str, Example] = field(default_factory=dict)
-    """Examples of requests, by title."""
+    examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Examples of requests for the OpenAPI document, by name: ``summary`` and ``value``."""
     mcp_tools: tuple[McpTool, ...] = ()

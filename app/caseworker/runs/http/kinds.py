@@ -46,13 +46,14 @@ from caseworker.runs.http.views import (
     RunDetails,
     members_of,
 )
-from caseworker.runs.kinds import DEFAULT_KIND, KINDS, choice_of_kinds, needs_package, parent_of
+from caseworker.runs.kind_rules import DEFAULT_KIND
+from caseworker.runs.kinds import KINDS, choice_of_kinds, needs_package, parent_of
 from caseworker.runs.run import Run, RunKind
 
 _SHORT = 500
 """Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
 
-_OWN = (
+_BUILT_IN = (
     KindApi(
         kind=RunKind.GRAPH,
         body=GraphRunBody,
@@ -82,7 +83,7 @@ def _installed() -> Iterable[KindApi]:
 
 
 APIS: Final[Mapping[str, KindApi]] = MappingProxyType(
-    {api.kind: api for api in (*_installed(), *_OWN)}
+    {api.kind: api for api in (*_installed(), *_BUILT_IN)}
 )
 """The HTTP API of each kind whose package is installed."""
 
@@ -191,7 +192,9 @@ QUEUED_BODIES: Final[Sequence[type[RunFields]]] = [
 """Bodies of the kinds whose runs can be queued."""
 
 EXAMPLES: Final[Mapping[str, Example]] = {
-    name: example for api in APIS.values() for name, example in api.examples.items()
+    name: cast("Example", example)
+    for api in APIS.values()
+    for name, example in api.examples.items()
 }
 
 
