@@ -33,7 +33,7 @@ async def test_a_graph_that_is_sent_along_is_accepted(client: httpx.AsyncClient,
     assert (run.kind, run.request.kind) == (RunKind.GRAPH, RunKind.GRAPH)
     assert run.request.graph == flat("a")
     assert run.request.inputs == {"default": 1, "rows": [{"b": None}]}
-    assert (run.request.definition_ref, run.request.input, run.request.mode) == (None, "", None)
+    assert (run.request.definition_ref, run.request.input, run.request.options) == (None, "", {})
 
 
 async def test_a_registered_graph_is_run_by_its_name(client: httpx.AsyncClient, api: Api) -> None:

@@ -63,7 +63,9 @@ from caseworker.runs.execute.postgres.runs import PostgresRuns, StoreLimits
 from caseworker.runs.execute.queue import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.journal.postgres import PostgresJournal
+from caseworker.runs.kinds import executable_kinds
 from caseworker.runs.postgres.listener import listen_for_workers
+from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
 from caseworker.runs.recover.heartbeat import Heartbeat, Search, next_job
 from caseworker.runs.recover.postgres import (
     STALLED_AFTER,
@@ -130,7 +132,11 @@ class Process:
         self._table, self._is_alone = table, is_alone
         leaves_suspects = table is not None
         self._store = PostgresRuns(
-            self._engines, self._journal, store_limits(settings), leaves_suspects
+            self._engines,
+            self._journal,
+            store_limits(settings),
+            leaves_suspects,
+            executable_kinds(),
         )
         key = settings.secrets.encryption_key
         credentials = PostgresMcpCredentials(
@@ -385,6 +391,8 @@ class Process:
         await self._heartbeat.beat()
         if unknown := await tables_without_statistics(self._engines.work):
             log.warning("statistics.missing", records=unknown, advice=ADVICE)
+        for sentence in await runs_of_missing_kinds(self._engines.work):
+            log.warning("runs.not_executed", detail=sentence)
         listener = partial(
             listen_for_workers,
             self._url,

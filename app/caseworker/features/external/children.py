@@ -14,7 +14,7 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest
-from caseworker.runs.http.body import ExternalBody, OwnBody, ParentRun
+from caseworker.runs.http.body import ExternalBody, ParentRun, RunFields
 from caseworker.runs.run import RunKey, RunKind
 from caseworker.runs.service import RunService
 
@@ -39,7 +39,7 @@ class Children:
     runs: RunService
     owners: Owners
 
-    async def parented(self, request: ApiRequest, body: OwnBody) -> ExternalBody | Response:
+    async def parented(self, request: ApiRequest, body: RunFields) -> ExternalBody | Response:
         """Return the body of a child run, with its parent; this process owns the parent.
 
         If another process owns the parent, return its response to the request.

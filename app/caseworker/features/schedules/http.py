@@ -48,30 +48,26 @@ from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.body import (
     POST_HEADERS,
-    AgentRunBody,
-    CaseBody,
-    GraphRunBody,
-    OwnBody,
-    body_of_kind,
+    RunFields,
     idempotency_key,
 )
 from caseworker.runs.http.fields import DefinitionName, WebhookCheck
+from caseworker.runs.http.kinds import QUEUED_BODIES, SECRET_FIELDS, RunView, body_of_kind, one_of
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
 from caseworker.runs.http.runs import answer_of, view_for
-from caseworker.runs.http.views import RunView
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService, new_run_id
 
 _OF_ONE_RUN = ("run_id", "start_at", "deadline")
-_OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})
+_OF_ITS_CALLER = SECRET_FIELDS | {"webhook"}
 """Fields hidden from callers without the scope ``run``; views of runs hide them too."""
 
 ScheduleNamePath = Annotated[DefinitionName, Path(description="Name of the schedule.")]
 
 
-def _body_of_run(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
+def _body_of_run(document: Any, _: ValidatorFunctionWrapHandler) -> RunFields:
     if isinstance(document, dict) and "from" in document:
         raise refusal("A scheduled run cannot resume another run.")
     body = body_of_kind(document)
@@ -100,7 +96,7 @@ class ScheduleBody(BodyModel):
     """Cron expression with five fields: minute, hour, day of month, month, day of week."""
     timezone: ZoneName = "UTC"
     """Time zone in which the cron expression is interpreted."""
-    run: Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_body_of_run)]
+    run: Annotated[RunFields, one_of(QUEUED_BODIES), WrapValidator(_body_of_run)]
     """Run to create each time, as in `POST /runs`, without `run_id`, `start_at`, `deadline` and
     `from`. References to registered graphs and agents are resolved now; later versions are not
     used."""
@@ -121,7 +117,7 @@ class ScheduleView(View):
     name: str
     cron: str
     timezone: str
-    run: Annotated[dict[str, Any], DocumentedAs(CaseBody, GraphRunBody, AgentRunBody)]
+    run: Annotated[dict[str, Any], DocumentedAs(*QUEUED_BODIES)]
     """Run definition as it was sent. Callers without the scope `run` see neither `gold_answer` nor
     `webhook`."""
     overlap: Overlap
@@ -191,7 +187,7 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
     )
 
 
-async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
+async def _admitted(body: RunFields, request: ApiRequest) -> NewRun:
     """Return the run requested by a body; violations are reported below ``run``."""
     tenant = request.caller.tenant
     try:

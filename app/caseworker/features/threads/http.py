@@ -42,6 +42,7 @@ from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.http.body import POST_HEADERS, idempotency_key, wait_seconds, wants_stream
 from caseworker.runs.http.events import EVENT_HEADERS, stream_accepted
 from caseworker.runs.http.fields import MessageId, ThreadId
+from caseworker.runs.http.kinds import RunView
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
 from caseworker.runs.http.problems import (
@@ -53,7 +54,7 @@ from caseworker.runs.http.problems import (
     TOO_MANY_STREAMS,
 )
 from caseworker.runs.http.runs import answer_of, awaited, view_for
-from caseworker.runs.http.views import CancelReceipt, RunView
+from caseworker.runs.http.views import CancelReceipt
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import new_run_id

@@ -48,15 +48,14 @@ from caseworker.runs.http.body import (
     CancelBody,
     ExternalBody,
     GoingOnBody,
-    OwnBody,
-    RunBody,
-    body_of_kind,
+    RunFields,
     idempotency_key,
     wait_seconds,
     wants_stream,
 )
 from caseworker.runs.http.events import stream_accepted
 from caseworker.runs.http.fields import ExternalAccess, RunIdPath, WebhookCheck
+from caseworker.runs.http.kinds import EXAMPLES, RunBody, RunView, body_of_kind, view_of
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS, RUNS
 from caseworker.runs.http.problems import (
@@ -75,9 +74,8 @@ from caseworker.runs.http.views import (
     CancelReceipt,
     ExternalRun,
     Links,
+    RunDetails,
     RunPage,
-    RunView,
-    view_of,
 )
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
@@ -89,7 +87,7 @@ ANSWER_SECONDS = 2.0
 router = api_router("runs", prefix="/runs")
 
 
-async def view_for(run: Run, request: ApiRequest) -> RunView:
+async def view_for(run: Run, request: ApiRequest) -> RunDetails:
     """Return the view of a run for its caller, with its usage so far."""
     runs, payloads, root = request.service(RunService), request.service(Payloads), request.root
     return await view_of(await runs.with_usage(run), root, payloads)
@@ -133,7 +131,7 @@ _NO_REASON = CancelBody()
 
 @for_run_keys
 async def post_run(
-    body: Annotated[RunBody, Body(openapi_examples=RUNS)], request: ApiRequest
+    body: Annotated[RunBody, Body(openapi_examples={**EXAMPLES, **RUNS})], request: ApiRequest
 ) -> Response:
     """Create a run; it is durable when the response is sent.
 
@@ -279,7 +277,7 @@ async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
     await request.service(RunService).erase(RunKey(request.caller.tenant, run_id))
 
 
-async def _accepted(body: OwnBody | GoingOnBody, request: ApiRequest) -> Accepted:
+async def _accepted(body: RunFields, request: ApiRequest) -> Accepted:
     key = idempotency_key(request.headers)
     if body.webhook is not None:
         await request.service(WebhookCheck).require_secret(request.caller.tenant)
@@ -314,7 +312,7 @@ async def _accepted_from(
 
 
 async def _accepted_before(
-    body: OwnBody | GoingOnBody, request: ApiRequest, hashed: str, key: str | None
+    body: RunFields, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted | None:
     """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:
@@ -382,7 +380,7 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     return source
 
 
-def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) -> OwnBody:
+def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) -> RunFields:
     """Return an equivalent body without ``from``, with omitted fields copied from the source run.
 
     ``fields`` are those fields of the source run that only its kind has.

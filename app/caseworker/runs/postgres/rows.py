@@ -20,6 +20,7 @@ from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.paging import Page
 from caseworker.runs.errors import InvalidRunError
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.postgres.tables import CALLER_JSON, runs
 from caseworker.runs.run import (
     CancelRequest,
@@ -39,11 +40,11 @@ Row = Mapping[str, Any] | RowMapping
 Place = TypeVar("Place")
 Item = TypeVar("Item")
 
-_REQUEST = (
-    *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
-    "requires_prices",
-)
+_REQUEST = ("kind", "input", "seed", "timezone", "requires_prices")
 """Fields that every request has and that are stored unchanged."""
+_OPTIONS = {name: usual for rules in KINDS.values() for name, usual in rules.options.items()}
+"""Fields of one kind, with the values that requests of other kinds store."""
+_CONVERTED = {"graph_ref", *_OPTIONS}
 _LIMITS = tuple(Budget.__dataclass_fields__)
 
 ACCEPTED_COLUMNS: Mapping[str, Callable[[NewRun], Any]] = {
@@ -146,6 +147,7 @@ def decode_cursor(of: str, cursor: str, read: Callable[[Any], Place]) -> Place:
 def request_to_json(request: RunRequest) -> dict[str, Any]:
     """Convert a request to its stored form, a JSON object."""
     stored = {name: getattr(request, name) for name in _REQUEST}
+    stored |= {**_OPTIONS, **request.options}
     if not request.limits_spending:
         # The previous release refuses unknown fields. It reads a number like a truth value.
         stored["requires_prices"] = int(request.requires_prices)
@@ -191,7 +193,11 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
             ref, kind = chat[other], other
     read = {
         "kind": RunKind(stored["kind"]),
-        "expected_tools": tuple(stored["expected_tools"]),
+        "options": {
+            name: stored[name]
+            for name, usual in KINDS[stored["kind"]].options.items()
+            if stored[name] != usual
+        },
         "budget": Budget(**limits),
         "requires_prices": bool(requires_prices),
         "limits_spending": isinstance(requires_prices, bool),
@@ -202,7 +208,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         "chat": ChatInput.of_json(chat) if chat else None,
         "models": tuple(stored["models"]) if "models" in stored else None,
     }
-    fields = {name: stored[name] for name in stored if name != "graph_ref"}
+    fields = {name: stored[name] for name in stored if name not in _CONVERTED}
     return RunRequest(**{**fields, **read})
 
 

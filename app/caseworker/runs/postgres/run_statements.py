@@ -342,19 +342,20 @@ worker or has ended."""
 
 CLAIM = """
 SELECT * FROM caseworker_claim(
-    %s, %s::integer, %s::text, %s::text, %s::text[], true, %s::boolean
+    %s, %s::integer, %s::text, %s::text, %s::text[], true, %s::boolean, %s::text[]
 )
 """
 """Claim the next queued run, or a given one, unless it has to wait.
 
-The last parameter is false to claim no suspects of a death, and null to claim any run.
+The last parameters are false to claim no suspects of a death, and null to claim any run; and the
+kinds of runs to claim, null for all kinds.
 
 The next run belongs to the tenant with the fewest running runs, among the 16 tenants that were
 served longest ago. Of the tenant's runs, the highest priority comes first, then the oldest. A run
 waits until its start time, and while its tenant or its concurrency key is at its limit.
 """
 
-CLAIM_SUSPECT = "SELECT * FROM caseworker_claim_suspect(%s, %s::integer)"
+CLAIM_SUSPECT = "SELECT * FROM caseworker_claim_suspect(%s, %s::integer, %s::text[])"
 """Claim the next suspect of a death, unless two are being executed already, in any process."""
 
 DEATHS = """

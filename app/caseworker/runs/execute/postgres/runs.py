@@ -140,6 +140,8 @@ class PostgresRuns(PostgresRunReader):
     limits: StoreLimits
     leaves_suspects: bool = False
     """Whether the next run is none that is executed alone in a process."""
+    kinds: list[str] | None = None
+    """Kinds of runs to claim; None claims runs of all kinds."""
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
     """Runs that this process is inserting; the event is set when the insert has finished."""
     _in_batches: bool = field(init=False)
@@ -246,11 +248,12 @@ class PostgresRuns(PostgresRunReader):
         one = (None, None) if key is None else (key.tenant, key.run_id)
         suspects = False if key is None and self.leaves_suspects else None
         parameters = (worker_id, self.limits.quota.max_running, *one, list(excluding), suspects)
-        return await self._claimed(CLAIM, parameters)
+        return await self._claimed(CLAIM, (*parameters, self.kinds))
 
     async def claim_suspect(self, worker_id: str) -> Run | None:
         """Claim a queued suspect; return None if there is none, or two are being executed."""
-        return await self._claimed(CLAIM_SUSPECT, (worker_id, self.limits.quota.max_running))
+        parameters = worker_id, self.limits.quota.max_running, self.kinds
+        return await self._claimed(CLAIM_SUSPECT, parameters)
 
     async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
         """Claim a run that has started and was stopped, unless a worker owns it."""
