@@ -38,8 +38,9 @@ FROM json_to_recordset(%s::json) AS new(
     idempotency_key text, metadata jsonb, worker_id text, claimed boolean,
     priority smallint, concurrency_key text, concurrency_limit integer, deadline timestamptz,
     webhook jsonb, start_at timestamptz, max_stored_bytes bigint, remembered jsonb
-), (SELECT clock_timestamp() AS at) AS now
+), (SELECT now() AS at) AS now
 """
+"""Messages that a trigger stores with a run get the same time, that of the transaction."""
 
 NEARLY_FULL_BYTES = 1 << 28
 """Remaining storage, in bytes, below which a tenant's runs are accepted one by one.
