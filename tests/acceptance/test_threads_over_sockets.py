@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.threads import ThreadClient, prompts
+from tests.support.threads import AGENT, ThreadClient, prompts
 
 
 @pytest.mark.req("004/chat", "004/one-path")
@@ -39,6 +39,31 @@ async def test_a_message_is_answered_by_a_run_with_the_chat_before_it(
         ["Hi (first)"],
         ["Hi (first)", "Hello.", "6 times 7?"],
     ]
+
+
+@pytest.mark.req("004/chat")
+async def test_a_response_shows_the_messages_as_the_thread_lists_them(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Whether the process reads them or knows them from the run that it has just executed."""
+    call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+    steps = [Step(text=f"Answer {number}.") for number in range(3)]
+    steps += [Step(tool_calls=[call]), Step(text="42."), Step(text="Done.")]
+    await provider.script("(shown)", [*steps, Step(text="Again."), Step(status=400)])
+    agent = {**AGENT, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, "shown", agent=agent)
+    http.headers["Prefer"] = "wait=60"
+
+    turns = [await thread.post(content=f"{number}? (shown)") for number in range(5)]
+    turns += [await thread.post(f"{turns[-1]['assistant']['message_id']}/retry")]
+    turns += [await thread.post(content="Fail.")]
+
+    listed = {one["message_id"]: one for one in await thread.messages()}
+    shown = [turn[role] for turn in turns for role in ("user", "assistant") if turn[role]]
+    retried = turns[4]["assistant"]["message_id"]
+    assert [one["status"] for one in shown if one["run_id"]] == ["completed"] * 6 + ["failed"]
+    assert [one for one in shown if one["message_id"] != retried] == list(listed.values())
+    assert len(turns[5]["assistant"]["siblings"]) == 2
 
 
 @pytest.mark.req("004/chat")

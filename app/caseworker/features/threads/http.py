@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
@@ -439,8 +439,7 @@ class _Action:
         wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
         thread, answered = await self._answered(thread_id)
         run = await awaited(request, answered.accepted.run, wait)
-        answer = replace(answered.assistant, status=run.status)
-        *user, assistant = await chats.with_siblings(thread, [answered.user, answer])
+        *user, assistant = await chats.displayed(thread, answered, run)
         view = TurnView(
             user=MessageView.of(*user[0]) if user else None,
             assistant=MessageView.of(*assistant),

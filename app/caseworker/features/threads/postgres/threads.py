@@ -407,17 +407,11 @@ def _thread(row: Row) -> Thread:
     return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **fields)
 
 
-def _content(row: Row) -> dict[str, Any]:
-    if row["answer"] is None:
-        names = ("incomplete", "incomplete_reason", "model")
-        return {"content": row["content"], **dict.fromkeys(names)}
-    answer = StoredAnswer.of_json(row["answer"])
-    return {
-        "content": answer.content,
-        "incomplete": answer.incomplete,
-        "incomplete_reason": answer.incomplete_reason,
-        "model": answer.model,
-    }
+def _content(row: Row) -> Mapping[str, Any]:
+    if row["answer"] is not None:
+        return StoredAnswer.of_json(row["answer"]).displayed
+    names = ("incomplete", "incomplete_reason", "model")
+    return {"content": row["content"], **dict.fromkeys(names)}
 
 
 def _plain(value: Any) -> Any:

@@ -59,8 +59,9 @@ SELECT {_VALUES}, now.at,
 FROM json_to_recordset(%s::json) AS new(
     {_TYPED}, worker_id text, claimed boolean,
     start_at timestamptz, max_stored_bytes bigint, remembered jsonb
-), (SELECT clock_timestamp() AS at) AS now
+), (SELECT now() AS at) AS now
 """  # noqa: S608
+"""Messages that a trigger stores with a run get the same time, that of the transaction."""
 
 NEARLY_FULL_BYTES = 1 << 28
 """Remaining storage, in bytes, below which a tenant's runs are accepted one by one.
