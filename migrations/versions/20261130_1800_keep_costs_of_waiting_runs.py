@@ -8,13 +8,13 @@ Writes to ``runs`` are blocked for an instant. The index is built concurrently, 
 an interrupted upgrade is repeated from the start.
 
 Revision: 20261130_1800
-Revises: 20261130_1350
+Revises: 20261130_1400
 """
 
 from alembic import op
 
 revision = "20261130_1800"
-down_revision = "20261130_1350"
+down_revision = "20261130_1400"
 branch_labels = None
 depends_on = None
 
