@@ -12,7 +12,7 @@ from tests.support.stores import new_run
 
 STEP = {"id": "agent", "type": "agent", "data": {}}
 MODEL = {"provider": "openai", "model": "m", "calls": 1}
-RESULT = {
+RESULT: dict[str, Any] = {
     "success": True,
     "raw_content": "Hello.",
     "incomplete": None,
