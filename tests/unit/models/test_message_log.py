@@ -246,6 +246,7 @@ def test_a_run_of_a_thread_continues_the_prompt_of_the_run_before(
         assert called(log, head) == called(MessageLog(whole), head)
 
         log.add(Message(role="assistant", content=f"{answer}, longer", result_of="turn/1"))
+        called(log, head)
         if is_edited:
             history = history[:-1]
         else:

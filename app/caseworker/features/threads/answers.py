@@ -46,7 +46,7 @@ class StoredAnswer:
     def of_run(cls, run: Run, ends: Sequence[str]) -> Self | None:
         """Return the answer of a run as it is stored; None if only the store knows it.
 
-        ``ends`` are the IDs of the last steps. The result of a run says which model answered if it
+        ``ends`` are the IDs of the last steps. The result of a run names the model if it
         has a single agent that answered with its first call. Only the store has the calls of tools.
         """
         steps = (run.request.graph or {}).get("steps", ())

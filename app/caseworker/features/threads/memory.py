@@ -54,7 +54,7 @@ class KnownBranch:
     """ID of the message that answered the leaf; None if it is unknown."""
     answer: StoredAnswer | None = None
     memory: PromptMemory = field(default_factory=PromptMemory)
-    """What the run that answers the leaf found out about the messages."""
+    """The prompt of the run that answers the leaf, hashed and measured."""
 
     @property
     def is_plain(self) -> bool:
@@ -100,7 +100,7 @@ class BranchMemory:
         return branch
 
     def prompt_memory(self, tenant: str, thread_id: str, state: ThreadState) -> PromptMemory:
-        """Return what the last run in a thread found out about its messages, or a new memory."""
+        """Return the memory of the last prompt in a thread, or an empty one."""
         branch = self._branches.get((tenant, thread_id))
         return PromptMemory() if branch is None or branch.state != state else branch.memory
 
