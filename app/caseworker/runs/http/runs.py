@@ -26,7 +26,6 @@ from caseworker.runs.http.admission import Admissions, request_hash
 from caseworker.runs.http.body import (
     POST_HEADERS,
     CancelBody,
-    ExternalBody,
     GoingOnBody,
     RunFields,
     idempotency_key,
@@ -58,6 +57,7 @@ from caseworker.runs.http.views import (
     RunDetails,
     RunPage,
 )
+from caseworker.runs.kinds import parent_of
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
@@ -129,15 +129,15 @@ async def post_run(
         if isinstance(parented, Response):
             return parented
         body = parented
-    if wants_stream(request.headers) and not isinstance(body, ExternalBody):
+    if wants_stream(request.headers) and body.streams:
         return await stream_accepted(partial(_accepted, body, request), request, opens=True)
     try:
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
         return await access.elsewhere(request, await request.body())
-    if isinstance(body, ExternalBody) and body.parent is not None:  # before its key is used
+    if (above := parent_of(accepted.run.request)) is not None:  # before its key is used
         child = accepted.run.key
-        parent = RunKey(child.tenant, body.parent.run_id)
+        parent = RunKey(child.tenant, above)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
     run = await awaited(request, accepted.run, wait)
