@@ -135,9 +135,9 @@ async def post_run(
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
         return await access.elsewhere(request, await request.body())
-    if (above := parent_of(accepted.run.request)) is not None:  # before its key is used
+    if (parent_id := parent_of(accepted.run.request)) is not None:  # before its key is used
         child = accepted.run.key
-        parent = RunKey(child.tenant, above)
+        parent = RunKey(child.tenant, parent_id)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
     run = await awaited(request, accepted.run, wait)
