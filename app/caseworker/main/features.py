@@ -24,7 +24,7 @@ from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.http import events, problems, statistics, traces
 from caseworker.runs.http.event_stream import EventStreams
 from caseworker.runs.http.kind import AdmissionParts

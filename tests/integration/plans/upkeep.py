@@ -22,7 +22,7 @@ from caseworker.platform.postgres.connections import driver_url
 from caseworker.runs.kind_rules import OPTIONAL
 from caseworker.runs.ports import LateResult
 from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
-from caseworker.runs.postgres.workers import list_workers, request_drain
+from caseworker.runs.recover.postgres import list_workers, request_drain
 from caseworker.runs.run import RunKey
 from tests.integration.plans.world import SAY, SUM, ObservedService
 from tests.support.limits import patience

@@ -7,8 +7,8 @@ import pytest
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.trace.node import NEW_NODE
+from caseworker.runs.journal.postgres.journal_rows import DIMENSIONS
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.journal_rows import DIMENSIONS
 from caseworker.runs.run import CallRecord, EventRecord, Run, RunKey
 from tests.support.stores import Oracle, Stores, new_run
 

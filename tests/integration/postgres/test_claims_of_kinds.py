@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.execute.postgres.runs import PostgresRuns
 from caseworker.runs.run import NewRun, RunKind
 from tests.support.stores import CANCEL_REQUEST, Stores, new_run
 

@@ -12,10 +12,10 @@ from sqlalchemy import text
 
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.accept.postgres.quotas import LOCK
 from caseworker.runs.errors import QueueFullError
+from caseworker.runs.execute.postgres.runs import halt_overdue
 from caseworker.runs.ports import LateResult, RunFilter
-from caseworker.runs.postgres.quotas import LOCK
-from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.quotas import Quota, QuotaExceededError
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.integration.postgres.quota_runs import USUAL, accepted, run_within, set_quota

@@ -21,9 +21,9 @@ from caseworker.features.schedules.schedule import (
     TooManySchedulesError,
 )
 from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.accept.postgres.quotas import LOCK
 from caseworker.runs.errors import QueueFullError
 from caseworker.runs.observers import RunObservers
-from caseworker.runs.postgres.quotas import LOCK
 from caseworker.runs.quotas import Queueing, Quota
 from caseworker.runs.run import RunKey, RunStatus
 from tests.integration.postgres.hourly import HOURLY, SCHEDULED_RUN

@@ -32,10 +32,10 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.ports import RunFilter, json_of_text
-from caseworker.runs.postgres.costs import LOCK_SUMS
 from caseworker.runs.postgres.retention import KEEP_FENCE, delete_runs
-from caseworker.runs.postgres.run_listing import with_metadata
 from caseworker.runs.postgres.tables import metadata, runs
+from caseworker.runs.read.postgres.costs import LOCK_SUMS
+from caseworker.runs.read.postgres.run_listing import with_metadata
 from caseworker.runs.run import TERMINAL
 
 STATEMENT_MS = 30_000

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from caseworker.models.table import ModelTable
 from caseworker.platform.http.bodies import BodyModel
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.http.admission import Admission
 from caseworker.runs.http.body import RunFields
 from caseworker.runs.http.limits import ApiLimits
