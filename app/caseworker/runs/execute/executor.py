@@ -279,8 +279,7 @@ class RunExecutor:
         if self._handing_over:
             token.trip(shutting_down())
         self._active[run.key] = active
-        is_external = KINDS[run.kind].is_external
-        (self._external if is_external else self._in_slots).add(run.key)
+        (self._external if KINDS[run.kind].is_external else self._in_slots).add(run.key)
         self.slots.served(run.key.tenant)
         self.changes += 1
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
@@ -433,7 +432,7 @@ class RunExecutor:
         earlier: Sequence[CallRecord] = ()
         if run.fence > 1 or run.request.source is not None:
             earlier = await when_there(partial(self._store.calls, run.key))
-        parent = parent_of(run.request) if KINDS[run.kind].is_external else None
+        parent = parent_of(run.request)
         parent_run = None if parent is None else self._active.get(RunKey(run.key.tenant, parent))
         parent_scope = (
             parent_run.scope if parent_run is not None and parent_run.takes_children else None
@@ -478,7 +477,7 @@ class RunExecutor:
             await self._finish(active, execution, ended)
             return
         outcome.let_go()
-        if KINDS[run.kind].is_external:
+        if run.key in self._external:
             await self._end_children(active, outcome.stop)
         if isinstance(outcome.stop, Suspended):
             waits_for = outcome.stop.approval_ids

@@ -191,6 +191,8 @@ class RunFields(BodyModel):
     kind: str
     contains_graph: ClassVar[bool] = False
     """Whether the body contains or names a graph or agent, and may therefore be larger."""
+    streams: ClassVar[bool] = True
+    """Whether the response may be a stream of the run's events."""
     input: Any = None
     budget: BudgetBody | None = None
     """Limits for the run."""
@@ -309,6 +311,7 @@ class ExternalBody(RunFields):
     agent uses.
     """
 
+    streams = False
     kind: Literal["external"]
     """Kind of the run."""
     name: AgentName | None = None

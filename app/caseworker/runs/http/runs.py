@@ -46,7 +46,6 @@ from caseworker.runs.http.admission import Admissions, limits_spending, request_
 from caseworker.runs.http.body import (
     POST_HEADERS,
     CancelBody,
-    ExternalBody,
     GoingOnBody,
     RunFields,
     idempotency_key,
@@ -77,6 +76,7 @@ from caseworker.runs.http.views import (
     RunDetails,
     RunPage,
 )
+from caseworker.runs.kinds import parent_of
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
 from caseworker.runs.service import RunService
@@ -148,17 +148,17 @@ async def post_run(
         if isinstance(parented, Response):
             return parented
         body = parented
-    if wants_stream(request.headers) and not isinstance(body, ExternalBody):
+    if wants_stream(request.headers) and body.streams:
         return await stream_accepted(partial(_accepted, body, request), request, opens=True)
     try:
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
         return await access.elsewhere(request, await request.body())
-    if isinstance(body, ExternalBody) and body.parent is not None:
+    if (parent_id := parent_of(accepted.run.request)) is not None:
         # The parent records its child before the client gets the key of the child. A crash before
         # this leaves a child without a key, so it can cost nothing; the repeated request adopts it.
         child = accepted.run.key
-        parent = RunKey(child.tenant, body.parent.run_id)
+        parent = RunKey(child.tenant, parent_id)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
     run = await awaited(request, accepted.run, wait)
