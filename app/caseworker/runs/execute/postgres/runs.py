@@ -30,6 +30,7 @@ from caseworker.runs.accept.postgres.acceptance import (
     COUNT_QUEUED,
     COUNT_QUEUED_OF,
     AcceptChecks,
+    RunCheck,
     RunInsert,
     few_of_queue,
 )
@@ -384,20 +385,34 @@ async def accept_in(
         await _cancel_unstarted(connection, run, cancel_request)
         return Accepted(await read_run(connection, new.key), created=True)
     run = replace(accepted_run(new, worker_id, row["created_at"]), fence=row["fence"])
-    queued = worker_id is None and not overdue
-    if queued and admission is not None and KINDS[run.kind].is_external:
-        raise admission.cannot_start
-    max_queued, rate = limits.max_queued, None
-    if queued and max_queued is not None and not await _has_place(connection, new, max_queued):
-        if admission is not None:
-            rate = await limits.checks.left_of_rate(connection, new.key.tenant, limits.quota)
-        raise QueueFullError(rate)
+    rate = None
+    if worker_id is None and not overdue:
+        await _require_place(connection, new, admission, limits)
     if admission is not None:
-        rate = await admission.charge(connection, queued=queued)
+        rate = await admission.charge(connection, queued=worker_id is None and not overdue)
         run = replace(run, accounts=admission.accounts)
     if overdue:
         run, _ = await _halt_overdue(connection, run)
     return Accepted(run, created=True, rate=rate)
+
+
+async def _require_place(
+    connection: AsyncConnection, new: NewRun, admission: RunCheck | None, limits: StoreLimits
+) -> None:
+    """Check that a run that this transaction has stored may wait in the queue.
+
+    Raises:
+        QuotaExceededError: the run cannot wait, because it only works while its client does.
+        QueueFullError: too many runs are queued.
+    """
+    if admission is not None and KINDS[new.request.kind].is_external:
+        raise admission.cannot_start
+    if limits.max_queued is None or await _has_place(connection, new, limits.max_queued):
+        return
+    rate = None
+    if admission is not None:
+        rate = await limits.checks.left_of_rate(connection, new.key.tenant, limits.quota)
+    raise QueueFullError(rate)
 
 
 async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) -> Accepted:
