@@ -13,7 +13,7 @@ from caseworker_cases.agent.evidence import compose
 from caseworker_cases.agent.verifier import Check, Comparison, verify
 from tests.support.limits import case_of
 from tests.unit.cases.agent.judging import NOW, found, judged
-from tests.unit.cases.agent.world import plan, result_of, world
+from tests.unit.cases.agent.world import case_run, plan, result_of
 
 
 @pytest.mark.req("002/6.1")
@@ -105,7 +105,7 @@ async def test_a_tool_that_answers_another_question_verifies_nothing() -> None:
     replies = [plan(("weather", {"city": "Paris"}))] * 3
     cases: list[dict[str, Any]] = [{}, {"expected_tools": ["weather"]}]
     for case in cases:
-        here = world(
+        here = case_run(
             replies,
             more_tools=[Weather()],
             recomputed=[Weather()],

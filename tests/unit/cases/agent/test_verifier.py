@@ -12,7 +12,7 @@ from caseworker_cases.agent.verifier import Check, Comparison, DeterministicTool
 from caseworker_cases.tools.calculator import Calculator
 from tests.support.limits import case_of
 from tests.unit.cases.agent.judging import FAILED, NOW, found, judged
-from tests.unit.cases.agent.world import BrokenTool, calculate, plan, result_of, world
+from tests.unit.cases.agent.world import BrokenTool, calculate, case_run, plan, result_of
 
 CONTEXT = ToolContext(run_id="r", timezone="UTC", now=NOW)
 
@@ -280,7 +280,7 @@ async def test_a_tool_that_breaks_when_asked_again_is_an_error_dict() -> None:
 
 async def test_working_an_answer_out_again_is_no_tool_call() -> None:
     """A recomputation is neither charged nor traced."""
-    here = world([plan(calculate("6 * 7"))])
+    here = case_run([plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
 

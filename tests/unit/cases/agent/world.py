@@ -328,8 +328,8 @@ class CaseRun:
         )
 
 
-def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> CaseRun:
-    """Return a world in which the two models give these replies."""
+def case_run(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> CaseRun:
+    """Return a run of a case in which the two models give these replies."""
     external = settings.pop("external", False)
     return CaseRun(
         small=ScriptedModel(list(small), external=external),

@@ -9,7 +9,7 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.models.ports import ToolCall
 from caseworker.nodes.agent.output import OutputInvalidError
 from tests.unit.cases.agent.world import provider_down
-from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
+from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, scripted_agent, wants
 
 CITY = {
     "type": "object",
@@ -24,7 +24,7 @@ CITY = {
 async def test_an_answer_that_follows_its_schema_is_typed(tools: list[str]) -> None:
     """The output is parsed from the text or from the arguments of `finish`."""
     line = said("", wants("finish", city="Bern")) if tools else 'Here: {"city": "Bern"}'
-    here = world(line)
+    here = scripted_agent(line)
 
     outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
 
@@ -39,7 +39,7 @@ async def test_an_answer_that_follows_its_schema_is_typed(tools: list[str]) -> N
 async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) -> None:
     """The second request names the problem; a second invalid answer is returned with a flag."""
     bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
-    here = world(bad, '{"city": 7}')
+    here = scripted_agent(bad, '{"city": 7}')
 
     outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
 
@@ -56,7 +56,7 @@ async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) 
 async def test_a_call_that_hands_in_no_answer_is_refused(arguments: str) -> None:
     """The model gets the error and may call the tool again."""
     empty = said("", ToolCall(id="c1", name="finish", arguments=arguments))
-    here = world(empty, said("", wants("finish", answer="42")))
+    here = scripted_agent(empty, said("", wants("finish", answer="42")))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -67,7 +67,7 @@ async def test_a_call_that_hands_in_no_answer_is_refused(arguments: str) -> None
 
 async def test_an_answer_that_is_no_object_must_be_handed_in_too() -> None:
     """Null is a value, not a missing answer."""
-    here = world(said("", wants("finish")), said("", wants("finish", output=None)))
+    here = scripted_agent(said("", wants("finish")), said("", wants("finish", output=None)))
     output = {"schema": {"type": ["string", "null"]}}
 
     outcome = await here.run(asking(agent(tools=["calculator"], output=output)), default="?")
@@ -79,7 +79,7 @@ async def test_an_answer_that_is_no_object_must_be_handed_in_too() -> None:
 @pytest.mark.parametrize("value", [42, ["a"], {"city": "Bern"}])
 async def test_an_answer_in_another_form_than_text_is_taken_as_json(value: object) -> None:
     """Weak models write a number as a JSON number."""
-    here = world(said("", wants("finish", answer=value)))
+    here = scripted_agent(said("", wants("finish", answer=value)))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -88,7 +88,9 @@ async def test_an_answer_in_another_form_than_text_is_taken_as_json(value: objec
 
 async def test_a_second_reply_that_calls_another_tool_leaves_the_first_answer() -> None:
     """The first answer is returned, flagged as invalid, with its raw content."""
-    here = world(said("", wants("finish", town="Bern")), said("", wants("calculator", city="x")))
+    here = scripted_agent(
+        said("", wants("finish", town="Bern")), said("", wants("calculator", city="x"))
+    )
 
     outcome = await here.run(
         asking(agent(tools=["calculator"], output={"schema": CITY})), default="?"
@@ -109,9 +111,9 @@ async def test_without_a_second_reply_the_first_answer_stays(
     """The answer is flagged as invalid, and the step does not fail."""
     bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
     if refused == "by the budget":
-        here = world(bad, budget=Budget(max_llm_calls_small=1))
+        here = scripted_agent(bad, budget=Budget(max_llm_calls_small=1))
     else:
-        here = world(bad, provider_down())
+        here = scripted_agent(bad, provider_down())
 
     outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
 
@@ -124,7 +126,7 @@ async def test_without_a_second_reply_the_first_answer_stays(
 @pytest.mark.req("003/FR5.2")
 async def test_a_strict_output_that_does_not_fit_fails_the_run() -> None:
     """The run fails after the second attempt at a valid output."""
-    here = world("no", "no again")
+    here = scripted_agent("no", "no again")
 
     outcome = await here.run(asking(agent(output={"schema": CITY, "strict": True})), default="?")
 

@@ -12,9 +12,9 @@ from tests.unit.nodes.agent.world import (
     kinds,
     result,
     said,
+    scripted_agent,
     text_of,
     wants,
-    world,
 )
 
 
@@ -29,7 +29,7 @@ def calculate(expression: str, call_id: str = "c1") -> ToolCall:
 )
 async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reserve: int) -> None:
     """With a limit of two calls, an answer in the second call reaches the goal."""
-    here = world(
+    here = scripted_agent(
         said("", calculate("6*7")), "42", budget=Budget(**{limit: 2}), wrap_up_reserve=reserve
     )
 
@@ -48,7 +48,7 @@ async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reser
 async def test_the_last_call_of_the_budget_is_told_to_the_model() -> None:
     """A tool call in the last reply is not made, and the stop names the reserved amount."""
     calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(3)]
-    here = world(*calls, budget=Budget(max_llm_calls_small=3))
+    here = scripted_agent(*calls, budget=Budget(max_llm_calls_small=3))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -74,7 +74,7 @@ async def test_a_limit_of_turns_allows_so_many_calls(where: str, limit: int) -> 
     calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(9)]
     budget = {"max_turns": limit}
     limits = {"limits": budget, "its own budget": {"budget": budget}}.get(where, {})
-    here = world(*calls, budget=Budget(**budget) if where == "the run's budget" else None)
+    here = scripted_agent(*calls, budget=Budget(**budget) if where == "the run's budget" else None)
 
     outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
 
@@ -93,7 +93,7 @@ async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(where: str, mo
     """A tool-call limit ends the first turn; the last answer needs a second turn."""
     limits = {"max_turns": most} if where == "limits" else {}
     budget = Budget(max_turns=None if limits else most, max_tool_calls=0)
-    here = world(said("I compute.", calculate("1+1")), "About 2.", budget=budget)
+    here = scripted_agent(said("I compute.", calculate("1+1")), "About 2.", budget=budget)
 
     outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
 
@@ -109,7 +109,7 @@ async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(where: str, mo
 async def test_the_tool_that_ends_an_agent_may_be_called_in_the_last_call() -> None:
     """Calling `finish` is an answer; another tool called with it is not called."""
     end = said("", calculate("9*9"), wants("finish", "c2", answer="Two."))
-    here = world(said("", calculate("1+1")), end, budget=Budget(max_llm_calls_small=2))
+    here = scripted_agent(said("", calculate("1+1")), end, budget=Budget(max_llm_calls_small=2))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -121,7 +121,7 @@ async def test_the_tool_that_ends_an_agent_may_be_called_in_the_last_call() -> N
 async def test_the_tokens_of_a_last_answer_are_kept_back(ends: bool, terminate_reason: str) -> None:
     """A turn takes 15 tokens; the third is the last, because a fourth would exceed the limit."""
     calls = [said("", calculate(f"{n}+1")) for n in range(3)]
-    here = world(*calls[: 2 if ends else 3], "About 2.", budget=Budget(max_tokens=50))
+    here = scripted_agent(*calls[: 2 if ends else 3], "About 2.", budget=Budget(max_tokens=50))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 

@@ -16,7 +16,7 @@ from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.tools.calculator import Calculator
 from caseworker_cases.tools.calendar import Calendar
-from tests.unit.nodes.agent.world import Gate, agent, asking, events, said, wants, world
+from tests.unit.nodes.agent.world import Gate, agent, asking, events, said, scripted_agent, wants
 
 
 class Servers:
@@ -46,7 +46,7 @@ class Servers:
 
 
 def with_servers(servers: Servers, *lines: Any, **more: Any) -> Any:
-    here = world(*lines, **more)
+    here = scripted_agent(*lines, **more)
     tools = ToolDispatch(
         ToolRegistry(),
         ToolPolicy(),
@@ -103,7 +103,7 @@ async def test_an_execution_that_begins_again_offers_what_the_first_one_did() ->
 
 async def test_names_that_become_the_same_stay_apart() -> None:
     """The second of two equal tool names gets a number."""
-    here = world("Ok.", more_tools=[Gate("a.b"), Gate("a_b")])
+    here = scripted_agent("Ok.", more_tools=[Gate("a.b"), Gate("a_b")])
 
     await here.run(asking(agent(tools=["a.b", "a_b"])), default="?")
 
@@ -114,7 +114,7 @@ async def test_names_that_become_the_same_stay_apart() -> None:
 async def test_a_tool_of_many_uses_is_offered_as_its_functions() -> None:
     """A function's call is a call of the tool, in the trace and in events."""
     call = wants("calendar_date_after", date="2025-01-15", amount=45, unit="days")
-    here = world(said("", call), "March 1.", more_tools=[Calendar()])
+    here = scripted_agent(said("", call), "March 1.", more_tools=[Calendar()])
 
     outcome = await here.run(asking(agent(tools=["calendar"])), default="?")
 
@@ -146,7 +146,9 @@ async def test_what_is_wrong_with_the_call_of_a_function_says_what_it_takes(
     args: dict[str, Any], problem: str
 ) -> None:
     """Fixed arguments cannot be given, and the tool validates the values."""
-    here = world(said("", wants("calendar_date_after", **args)), "Ok.", more_tools=[Calendar()])
+    here = scripted_agent(
+        said("", wants("calendar_date_after", **args)), "Ok.", more_tools=[Calendar()]
+    )
 
     await here.run(asking(agent(tools=["calendar"])), default="?")
 

@@ -120,7 +120,8 @@ def asking(definition: Mapping[str, Any], *parts: Any, **data: Any) -> dict[str,
     return graph(step("a", "agent", {"agent": definition, **data}), *parts)
 
 
-def world(*lines: Line, **settings: Any) -> NodeRun:
+def scripted_agent(*lines: Line, **settings: Any) -> NodeRun:
+    """Return a run of agents whose model gives these replies."""
     return NodeRun(small=Lines(list(lines)), **settings)  # type: ignore[arg-type]
 
 
