@@ -248,7 +248,7 @@ async def test_no_canary_is_kept_beyond_what_a_run_needs(
     """Only requests, results and the journal contain them, and no other column has a copy."""
     elsewhere = [surface for surface in database if surface.name not in CONTENT_COLUMNS]
 
-    assert requests.leaks(elsewhere, besides=KEY_NAME) == []
+    assert requests.leaks(elsewhere, exempt=KEY_NAME) == []
     named = {each.name for each in database if requests.canaries[KEY_NAME].leaked_into(each.text)}
     assert named == AUTHOR_COLUMNS
     assert not any(MODEL_KEY in surface.text for surface in database)
@@ -261,13 +261,13 @@ async def test_no_canary_is_in_what_is_told_of_a_run(requests: CanaryRequests) -
     """The run's view, log, trace in every form, events and receipt are clean."""
     for name, run in requests.runs.items():
         views = await views_of(requests.http, run["run_id"])
-        assert requests.leaks(views, besides=KEY_NAME) == [], name
+        assert requests.leaks(views, exempt=KEY_NAME) == [], name
         assert all(surface.text for surface in views)
     listed = (await requests.http.get("/runs", params={"limit": 200})).json()["runs"]
 
     assert len(listed) == len(requests.runs)
     shown = Surface("list", plain([without_payload(run) for run in listed]))
-    assert requests.leaks([shown], besides=KEY_NAME) == []
+    assert requests.leaks([shown], exempt=KEY_NAME) == []
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -276,7 +276,7 @@ async def test_no_refusal_repeats_what_was_sent(requests: CanaryRequests) -> Non
     """Bodies and headers of answers are clean, and every refusal states a reason."""
     for answer in requests.answers:
         shown = Surface(str(answer.request.url.path)[:5], answer.text + str(answer.headers.raw))
-        assert requests.leaks([shown], besides=KEY_NAME) == [], answer.text
+        assert requests.leaks([shown], exempt=KEY_NAME) == [], answer.text
         if answer.status_code >= 400:
             assert answer.json()["detail"]
 

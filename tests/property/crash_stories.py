@@ -223,14 +223,14 @@ def _services() -> Mapping[type, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlayedCluster:
     """A story after its end."""
 
     cluster: CrashingCluster
     leftover: Sequence[str]
 
 
-def told(seed: int, faults: Mapping[int, Fault], **variant: Any) -> Told:
+def play_cluster(seed: int, faults: Mapping[int, Fault], **variant: Any) -> PlayedCluster:
     """Play the run of a seed, with faults at some of its writes."""
 
     async def main() -> CrashingCluster:
@@ -249,4 +249,4 @@ def told(seed: int, faults: Mapping[int, Fault], **variant: Any) -> Told:
             del WORLDS[cluster.loop]
 
     story = run_seeded(main, seed)
-    return Told(story.result, story.leftover)
+    return PlayedCluster(story.result, story.leftover)

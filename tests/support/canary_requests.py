@@ -30,14 +30,14 @@ class CanaryRequests:
     answers: list[httpx.Response] = field(default_factory=list)
     """Answers to refused requests."""
 
-    def leaks(self, surfaces: Iterable[Surface], *, besides: str = "") -> list[str]:
-        """Return the canaries in each surface, except those of the place ``besides``."""
+    def leaks(self, surfaces: Iterable[Surface], *, exempt: str = "") -> list[str]:
+        """Return the canaries in each surface, except those of the place ``exempt``."""
         return sorted(
             {
                 f"{leaked} in {surface.name}"
                 for surface in surfaces
                 for canaries in self.canaries.values()
-                if canaries.place != besides
+                if canaries.place != exempt
                 for leaked in canaries.leaked_into(surface.text)
             }
         )

@@ -55,7 +55,7 @@ class ExpiringRuns:
         )
 
     async def sweep(self, **days: int) -> None:
-        """Delete the records that are older than their days; others are kept forever."""
+        """Delete the records that are older than their days; a category without days stays."""
         pool = self.stores.engines.work
         retention = Retention(
             store=PostgresRetention(pool, DROPS),

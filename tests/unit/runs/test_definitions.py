@@ -17,7 +17,7 @@ from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.graphs import GraphLimits, NewDefinition, Registered
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
-from tests.support.graph_documents import TENANT, containing, flat, half_used, named, new_graph
+from tests.support.graph_documents import TENANT, containing, flat, graph_ref, half_used, new_graph
 from tests.support.limits import graph_limits
 from tests.unit.runs.registering import LIMITS, RegisteredDefinitions
 
@@ -44,7 +44,7 @@ async def test_a_name_becomes_the_graph_it_stands_for(registered: RegisteredDefi
     """The newest or the named version is inserted, with its name and version."""
     await registered.register("g", flat("old"))
     await registered.register("g", flat("new"))
-    graph = containing(named("g"), named("g", 1), flat("own"))
+    graph = containing(graph_ref("g"), graph_ref("g", 1), flat("own"))
     sent = copy.deepcopy(graph)
 
     expanded = await registered.inline(graph)
@@ -61,9 +61,9 @@ async def test_graphs_are_put_into_graphs_that_are_put_into_graphs(
 ) -> None:
     """Inline graphs are expanded too; one definition may be used several times."""
     await registered.register("c", flat("c"))
-    await registered.register("b", containing(named("c"), named("c", 1)))
+    await registered.register("b", containing(graph_ref("c"), graph_ref("c", 1)))
 
-    expanded = await registered.inline(containing(containing(named("b")), named("b")))
+    expanded = await registered.inline(containing(containing(graph_ref("b")), graph_ref("b")))
 
     first = expanded["steps"][0]["data"]["graph"]["steps"][0]["data"]["graph"]
     second = expanded["steps"][1]["data"]["graph"]
@@ -84,7 +84,7 @@ async def test_a_registered_graph_is_complete_and_says_which_version_it_is(
 ) -> None:
     """A run can therefore store the complete graph."""
     await registered.register("b", flat("b"))
-    await registered.register("a", containing(named("b")))
+    await registered.register("a", containing(graph_ref("b")))
 
     found = await registered.graphs.resolved(TENANT, DefinitionRef("a"))
 
@@ -118,7 +118,7 @@ async def test_all_that_does_not_exist_is_named_at_once_with_whatever_else_is_wr
 ) -> None:
     """Each problem has its path; the catalog's own problems about bare names are left out."""
     await registered.store.add(new_graph("g", flat("a")))
-    graph = containing(named("x"), named("g", 7), *[flat("a")] * 8, flat())
+    graph = containing(graph_ref("x"), graph_ref("g", 7), *[flat("a")] * 8, flat())
 
     problems = await registered.refused(graph)
 
@@ -133,9 +133,9 @@ async def test_a_name_inside_a_definition_that_leads_nowhere_has_its_place_too(
     registered: RegisteredDefinitions,
 ) -> None:
     """The path is that of the expanded graph."""
-    await registered.store.add(new_graph("b", containing(named("gone"))))
+    await registered.store.add(new_graph("b", containing(graph_ref("gone"))))
 
-    problems = await registered.refused(containing(flat("a"), containing(named("b"))))
+    problems = await registered.refused(containing(flat("a"), containing(graph_ref("b"))))
 
     place = "steps.1.data.graph.steps.0.data.graph.steps.0.data.graph.name"
     assert [problem.place for problem in problems] == [place]
@@ -148,19 +148,19 @@ async def test_the_whole_graph_is_checked_and_warnings_refuse_nothing(
     bad = {"steps": [{"id": "a", "type": "nothing", "data": {}}], "edges": []}
     await registered.store.add(new_graph("bad", bad))
 
-    problems = await registered.refused(containing(named("bad")))
+    problems = await registered.refused(containing(graph_ref("bad")))
     accepted = await registered.register("odd", containing(half_used()))
 
     assert [problem.place for problem in problems] == ["steps.0.data.graph.steps.0.type"]
     assert [problem.severity for problem in accepted.warnings] == [Severity.WARNING]
-    assert await registered.inline(containing(named("odd")))
+    assert await registered.inline(containing(graph_ref("odd")))
 
 
 async def test_validating_tells_everything_and_refuses_nothing(
     registered: RegisteredDefinitions,
 ) -> None:
     """Errors, warnings, unknown names and exceeded limits are listed."""
-    graph = containing(named("x"), half_used())
+    graph = containing(graph_ref("x"), half_used())
 
     problems = await registered.graphs.problems(TENANT, graph, GRAPH)
     large = await registered.graphs.problems(TENANT, flat(*map(str, range(101))), GRAPH)
@@ -179,7 +179,7 @@ class TestCircles:
         await registered.register("g", flat("a"))
         for name in ("g", "new"):
             with pytest.raises(GraphRefusedError) as refused:
-                await registered.register(name, containing(flat("a"), named(name)))
+                await registered.register(name, containing(flat("a"), graph_ref(name)))
 
             [problem] = refused.value.problems
             assert problem.place == "steps.1.data.graph"
@@ -191,9 +191,9 @@ class TestCircles:
         """An older version never changes, so this is not a cycle."""
         await registered.register("g", flat("a"))
 
-        assert (await registered.register("g", containing(named("g", 1)))).head.version == 2
+        assert (await registered.register("g", containing(graph_ref("g", 1)))).head.version == 2
         with pytest.raises(GraphRefusedError) as refused:
-            await registered.register("g", containing(named("g", 3)))
+            await registered.register("g", containing(graph_ref("g", 3)))
         assert [problem.place for problem in refused.value.problems] == [
             "steps.0.data.graph.version"
         ]
@@ -203,11 +203,11 @@ class TestCircles:
     ) -> None:
         """Any version that would close a cycle is rejected."""
         await registered.register("c", flat("a"))
-        await registered.register("b", containing(named("c")))
-        await registered.register("a", containing(named("b")))
+        await registered.register("b", containing(graph_ref("c")))
+        await registered.register("a", containing(graph_ref("b")))
 
         with pytest.raises(GraphRefusedError) as refused:
-            await registered.register("c", containing(named("a")))
+            await registered.register("c", containing(graph_ref("a")))
 
         [problem] = refused.value.problems
         assert problem.message == "Circular reference: c -> a@1 -> b@1 -> c."
@@ -216,10 +216,10 @@ class TestCircles:
         self, registered: RegisteredDefinitions
     ) -> None:
         """Deleting the newest version makes an older one the newest, which may close a cycle."""
-        await registered.store.add(new_graph("a", containing(named("b"))))
-        await registered.store.add(new_graph("b", containing(named("a"))))
+        await registered.store.add(new_graph("a", containing(graph_ref("b"))))
+        await registered.store.add(new_graph("b", containing(graph_ref("a"))))
 
-        problems = await registered.refused(containing(named("a")))
+        problems = await registered.refused(containing(graph_ref("a")))
         with pytest.raises(GraphRefusedError) as refused:
             await registered.graphs.resolved(TENANT, DefinitionRef("b"))
 
@@ -246,11 +246,11 @@ class TestLimits:
         """Inserted graphs count towards the limits, even if each one alone is small enough."""
         roomy, tight = RegisteredDefinitions(api), RegisteredDefinitions(api, limits)
         await roomy.register("c", flat("a", "b"))
-        await roomy.register("b", containing(named("c"), named("c")))
+        await roomy.register("b", containing(graph_ref("c"), graph_ref("c")))
         tight.graphs = Definitions(roomy.store, api.catalog, limits, PacedThread())
 
-        assert await tight.inline(containing(named("c")))
-        problems = await tight.refused(containing(named("b")))
+        assert await tight.inline(containing(graph_ref("c")))
+        problems = await tight.refused(containing(graph_ref("b")))
 
         assert [problem.place for problem in problems] == [""]
         assert name in problems[0].message
@@ -260,8 +260,8 @@ class TestLimits:
         registered = RegisteredDefinitions(api, graph_limits(max_steps=7, max_depth=3))
         await registered.register("c", flat("a", "b"))
 
-        assert await registered.inline(containing(containing(named("c")), named("c")))
-        await registered.refused(containing(containing(named("c")), named("c"), flat("a")))
+        assert await registered.inline(containing(containing(graph_ref("c")), graph_ref("c")))
+        await registered.refused(containing(containing(graph_ref("c")), graph_ref("c"), flat("a")))
 
     async def test_a_bomb_of_names_is_refused_before_it_is_built(
         self, api: Api, monkeypatch: pytest.MonkeyPatch
@@ -271,10 +271,10 @@ class TestLimits:
         registered = RegisteredDefinitions(api, graph_limits(max_depth=20))
         await registered.store.add(new_graph("g0", flat("a")))
         for level in range(1, 8):
-            inside = containing(*[named(f"g{level - 1}")] * 10)
+            inside = containing(*[graph_ref(f"g{level - 1}")] * 10)
             await registered.store.add(new_graph(f"g{level}", inside))
 
-        problems = await registered.refused(containing(named("g7")))
+        problems = await registered.refused(containing(graph_ref("g7")))
 
         assert "max_graph" in problems[0].message
         assert registered.store.loaded_bytes < 20_000
@@ -288,7 +288,7 @@ class TestLimits:
         for number in range(50):
             await registered.store.add(new_graph(f"g{number}", flat("x" * 500, str(number))))
 
-        problems = await registered.refused(containing(*(named(f"g{n}") for n in range(20))))
+        problems = await registered.refused(containing(*(graph_ref(f"g{n}") for n in range(20))))
 
         assert "max_graph_bytes" in problems[0].message
         assert registered.store.loaded_bytes == 0
@@ -298,10 +298,10 @@ class TestLimits:
         registered = RegisteredDefinitions(api, graph_limits(max_bytes=3_000))
         await registered.store.add(new_graph("g0", flat("x" * 1_000)))
         for level in range(1, 5):
-            inside = containing(named(f"g{level - 1}"), flat("x" * 1_000))
+            inside = containing(graph_ref(f"g{level - 1}"), flat("x" * 1_000))
             await registered.store.add(new_graph(f"g{level}", inside))
 
-        problems = await registered.refused(containing(named("g4")))
+        problems = await registered.refused(containing(graph_ref("g4")))
 
         assert "max_graph_bytes" in problems[0].message
         assert 0 < registered.store.loaded_bytes < 3_000
@@ -312,13 +312,13 @@ class TestLimits:
         """The links are loaded at once, so the chain is longer than the levels that were loaded."""
         registered = RegisteredDefinitions(api, graph_limits(max_bytes=10**6, max_depth=5))
         await registered.store.add(new_graph("g0", flat("a")))
-        await registered.store.add(new_graph("g1", containing(named("g0"))))
+        await registered.store.add(new_graph("g1", containing(graph_ref("g0"))))
         module_database.execute(LINKS)
 
         at_once = await registered.refused(
-            containing(*(named(f"g{n}") for n in reversed(range(1000))))
+            containing(*(graph_ref(f"g{n}") for n in reversed(range(1000))))
         )
-        one_by_one = await registered.refused(containing(named("g999")))
+        one_by_one = await registered.refused(containing(graph_ref("g999")))
 
         assert [problem.message for problem in (*at_once, *one_by_one)] == [
             "A graph can nest at most 5 deep, including nested graphs (max_graph_depth)."
@@ -342,7 +342,7 @@ async def test_a_graph_that_is_deleted_meanwhile_is_looked_for_again(
     graphs = Definitions(store, registered.api.catalog, LIMITS, PacedThread())
 
     with pytest.raises(GraphRefusedError) as refused:
-        await graphs.register(TENANT, DefinitionRef("user"), containing(named("g")))
+        await graphs.register(TENANT, DefinitionRef("user"), containing(graph_ref("g")))
 
     assert [problem.place for problem in refused.value.problems] == ["steps.0.data.graph.name"]
 
@@ -361,11 +361,15 @@ async def test_what_a_graph_contains_is_kept_with_it(registered: RegisteredDefin
     )
     await graphs.register(TENANT, DefinitionRef("g"), flat("a"))
     await graphs.register(
-        TENANT, DefinitionRef("user"), containing(named("g"), containing(named("g", 1)), named("g"))
+        TENANT,
+        DefinitionRef("user"),
+        containing(graph_ref("g"), containing(graph_ref("g", 1)), graph_ref("g")),
     )
 
     assert kept[1].uses == (DefinitionRef("g"), DefinitionRef("g", 1))
-    assert kept[1].content == containing(named("g"), containing(named("g", 1)), named("g"))
+    assert kept[1].content == containing(
+        graph_ref("g"), containing(graph_ref("g", 1)), graph_ref("g")
+    )
 
 
 async def test_a_large_graph_is_checked_beside_the_event_loop(

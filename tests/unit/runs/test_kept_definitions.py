@@ -8,7 +8,7 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.errors import GraphRefusedError
 from tests.support.api import Api
-from tests.support.graph_documents import TENANT, containing, flat, named
+from tests.support.graph_documents import TENANT, containing, flat, graph_ref
 from tests.unit.runs.registering import RegisteredDefinitions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -39,9 +39,9 @@ async def test_a_graph_that_names_others_is_put_together_each_time(
 ) -> None:
     """A graph with names is expanded each time, because a definition may have changed."""
     await registered.register("g", flat("old"))
-    before = await registered.inline(containing(named("g")))
+    before = await registered.inline(containing(graph_ref("g")))
     await registered.register("g", flat("new"))
-    after = await registered.inline(containing(named("g")))
+    after = await registered.inline(containing(graph_ref("g")))
 
     inner = [graph["steps"][0]["data"]["graph"] for graph in (before, after)]
     assert [each["version"] for each in inner] == [1, 2]

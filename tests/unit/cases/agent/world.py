@@ -40,7 +40,7 @@ from caseworker_cases.tools.dates.reader import DateReader
 from caseworker_cases.tools.respond import Respond
 from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
-from tests.support.planning import told
+from tests.support.planning import prompt_document
 
 NOW = "2025-09-08T23:30:00+00:00"
 TOKENS_IN, TOKENS_OUT = 100, 20
@@ -102,7 +102,9 @@ class ScriptedModel:
 
     def document(self, index: int) -> dict[str, Any]:
         """Return the JSON document that a request shows to the planner."""
-        return told((message.role, message.content) for message in self.requests[index].messages)
+        return prompt_document(
+            (message.role, message.content) for message in self.requests[index].messages
+        )
 
     @property
     def prompts(self) -> str:

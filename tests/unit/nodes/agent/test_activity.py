@@ -14,7 +14,7 @@ from tests.unit.nodes.agent.world import (
     asking,
     events,
     kinds,
-    said,
+    model_reply,
     scripted_agent,
     text_of,
     wants,
@@ -24,7 +24,7 @@ from tests.unit.nodes.agent.world import (
 @pytest.mark.req("003/FR3.1")
 async def test_the_events_of_a_turn_come_in_their_order() -> None:
     """The events are thinking, text, usage, tool calls and the end of the turn, in this order."""
-    here = scripted_agent(said("Let me.", wants("echo", say="hi"), thinking="Hm hm"), "Hi.")
+    here = scripted_agent(model_reply("Let me.", wants("echo", say="hi"), thinking="Hm hm"), "Hi.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -87,7 +87,7 @@ async def test_an_answer_that_is_tried_again_is_written_anew() -> None:
 async def test_what_tools_take_and_give_is_shown_in_bounded_form() -> None:
     """Events truncate arguments and results; the model reads them in full."""
     long: Any = "x" * 50_000
-    here = scripted_agent(said("", wants("echo", say=long)), "Ok.")
+    here = scripted_agent(model_reply("", wants("echo", say=long)), "Ok.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -115,7 +115,7 @@ async def test_an_event_refers_to_a_result_that_is_neither_short_nor_long(
 ) -> None:
     """A short result costs no more than the reference, and a long one is shown truncated."""
     say: Any = "x" * (chars - len('{"said":"","times":1}'))
-    here = scripted_agent(said("", wants("echo", say=say)), "Ok.")
+    here = scripted_agent(model_reply("", wants("echo", say=say)), "Ok.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 

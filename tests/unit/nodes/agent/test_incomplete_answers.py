@@ -14,8 +14,8 @@ from tests.unit.nodes.agent.world import (
     cut,
     events,
     kinds,
+    model_reply,
     result,
-    said,
     scripted_agent,
     wants,
 )
@@ -30,7 +30,7 @@ NONE_YET = ToolCall(id="c1", name="echo", arguments="")
 async def test_an_agent_whose_last_answer_is_incomplete_fails(why: str) -> None:
     """The result gives the reason and keeps the partial text."""
     here = scripted_agent(
-        said("", wants("echo", say="1")), cut("1, 2, 3, an", why=why, said_so="No more.")
+        model_reply("", wants("echo", say="1")), cut("1, 2, 3, an", why=why, said_so="No more.")
     )
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
@@ -66,7 +66,7 @@ async def test_a_call_whose_arguments_were_cut_off_is_not_made(call: ToolCall) -
 
 async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
     """A call with empty arguments in a complete answer is made with the empty object."""
-    here = scripted_agent(said("", ToolCall(id="c1", name="echo", arguments="")), "Done.")
+    here = scripted_agent(model_reply("", ToolCall(id="c1", name="echo", arguments="")), "Done.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -136,7 +136,7 @@ async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomple
 ) -> None:
     """The second answer is kept if it is whole, otherwise the first one."""
     call = wants("finish", city=city) if city else ToolCall(id="c", name="finish", arguments="")
-    here = scripted_agent(said("", wants("finish", town="Bern")), cut("", call))
+    here = scripted_agent(model_reply("", wants("finish", town="Bern")), cut("", call))
     schema = {"type": "object", "required": ["city"]}
 
     outcome = await here.run(asking(agent(tools=["echo"], output={"schema": schema})), default="?")
@@ -147,7 +147,7 @@ async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomple
 
 async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> None:
     """The agent halts as usual, and its result marks the text as incomplete."""
-    calls = (said("", wants("echo", say=f"{n}")) for n in range(2))
+    calls = (model_reply("", wants("echo", say=f"{n}")) for n in range(2))
     here = scripted_agent(*calls, cut("As far as I"), budget=Budget(max_tool_calls=1))
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
@@ -161,7 +161,7 @@ async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> Non
 async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
     """The caller gets the partial text and continues."""
     inner = agent(name="inner")
-    here = scripted_agent(said("", wants("inner", input="?")), cut("So f"), "I see.")
+    here = scripted_agent(model_reply("", wants("inner", input="?")), cut("So f"), "I see.")
 
     outcome = await here.run(asking(agent(tools=[{"agent": inner}])), default="?")
 
@@ -175,7 +175,9 @@ async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
 @pytest.mark.parametrize("why", ["length", "content_filter", "empty"])
 async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
     """The messages are trimmed instead, and the event gives the reason."""
-    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+    turns = [model_reply("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [
+        model_reply("Done.")
+    ]
 
     async def answer(request: ModelRequest) -> ModelReply:
         return turns.pop(0) if request.tools else cut("Half a summ", why=why)
@@ -198,7 +200,7 @@ async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
 @pytest.mark.parametrize("text", ["", " \n"])
 async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(text: str) -> None:
     """A call of a tool that was not offered is an empty answer, in llm steps and in agents."""
-    call = said(text, wants("echo", say="1"))
+    call = model_reply(text, wants("echo", say="1"))
     here = scripted_agent(call, call, call)
 
     step = await here.run(graph(_llm()))
@@ -211,10 +213,12 @@ async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(te
 
 async def test_a_summary_that_only_calls_a_tool_replaces_no_messages() -> None:
     """The messages are trimmed instead, and the event gives the reason."""
-    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+    turns = [model_reply("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [
+        model_reply("Done.")
+    ]
 
     async def answer(request: ModelRequest) -> ModelReply:
-        return turns.pop(0) if request.tools else said("", wants("echo", say="s"))
+        return turns.pop(0) if request.tools else model_reply("", wants("echo", say="s"))
 
     here = scripted_agent(*[answer] * 9)
     window = {"max_tokens": 700, "policy": "summarise"}
@@ -228,9 +232,9 @@ async def test_a_summary_that_only_calls_a_tool_replaces_no_messages() -> None:
 
 async def test_a_last_answer_that_only_calls_a_tool_keeps_what_was_said() -> None:
     """After a limit refuses a tool call, the model is offered no tools but calls one again."""
-    again = said("", wants("echo", say="2"))
+    again = model_reply("", wants("echo", say="2"))
     here = scripted_agent(
-        said("So far.", wants("echo", say="1")), again, budget=Budget(max_tool_calls=0)
+        model_reply("So far.", wants("echo", say="1")), again, budget=Budget(max_tool_calls=0)
     )
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
@@ -263,7 +267,7 @@ async def test_an_llm_step_fails_with_an_incomplete_answer(why: str) -> None:
 @pytest.mark.parametrize("allow", [False, True])
 async def test_an_llm_step_with_tools_treats_incomplete_answers_alike(allow: bool) -> None:
     """An llm step with tools runs the same loop as an agent."""
-    here = scripted_agent(said("", wants("echo", say="1")), cut("1, 2"))
+    here = scripted_agent(model_reply("", wants("echo", say="1")), cut("1, 2"))
     toolset = step("t", "toolset", {"tools": ["echo"]})
 
     outcome = await here.run(
@@ -319,7 +323,7 @@ async def test_text_that_came_with_a_call_before_a_stop_is_no_complete_answer(en
         await asyncio.Event().wait()
         raise AssertionError
 
-    here = scripted_agent(said("First text.", wants("echo", say="1")), waits)
+    here = scripted_agent(model_reply("First text.", wants("echo", say="1")), waits)
     limits = {"timeout_ms": 1000} if end == "timeout" else {}
     running = asyncio.create_task(
         here.run(asking(agent(tools=["echo"], limits=limits)), default="?")

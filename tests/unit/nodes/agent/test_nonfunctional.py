@@ -15,14 +15,14 @@ from caseworker.models.ports import ModelError, ModelReply, ModelRequest
 from tests.support.graph_invariants import assert_sound
 from tests.support.work import counted_calls, counted_waits
 from tests.unit.cases.agent.world import BrokenTool
-from tests.unit.nodes.agent.world import agent, asking, said, scripted_agent, wants
+from tests.unit.nodes.agent.world import agent, asking, model_reply, scripted_agent, wants
 
 TURNS = 200
 
 
 def turns(count: int, *, chars: int = 10) -> list[Any]:
     """Return `count` turns with one tool call each, and an answer."""
-    calls = [said("x" * chars, wants("echo", f"c{n}", say=str(n))) for n in range(count)]
+    calls = [model_reply("x" * chars, wants("echo", f"c{n}", say=str(n))) for n in range(count)]
     return [*calls, "Done."]
 
 
@@ -61,7 +61,7 @@ async def test_a_wait_within_a_turn_is_noticed() -> None:
 
     async def late(request: ModelRequest) -> ModelReply:
         await asyncio.sleep(0.002)
-        return said("Done.")
+        return model_reply("Done.")
 
     here = scripted_agent(late, budget=Budget())
 
@@ -134,7 +134,7 @@ async def test_everything_that_goes_wrong_in_an_agent_is_logged_with_its_fields(
     busy = ModelError("busy", retryable=True, status=503)
     definition = agent(tools=["broken"], model={"fallbacks": ["big"]})
     down = [busy, busy]
-    here = scripted_agent(said("", wants("broken")), *down, *down, more_tools=[BrokenTool()])
+    here = scripted_agent(model_reply("", wants("broken")), *down, *down, more_tools=[BrokenTool()])
     policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}
     graph = asking(definition)
     graph["steps"][0]["policy"] = policy

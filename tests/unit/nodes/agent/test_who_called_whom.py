@@ -13,7 +13,7 @@ from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import TOOL, TOOL_CALL_ID, TraceContext, spans_of
 from tests.unit.cases.agent.world import cannot, case_run
 from tests.unit.cases.agent.world import plan as planned
-from tests.unit.nodes.agent.world import agent, asking, said, scripted_agent, wants
+from tests.unit.nodes.agent.world import agent, asking, model_reply, scripted_agent, wants
 
 CALCULATOR = {"expression": "1+1"}
 
@@ -41,9 +41,9 @@ def agent_run(**settings: Any) -> Any:
     """Run an agent that calls two tools at once and a sub-agent, which calls a tool."""
     inner = agent(name="inner", tools=["calculator"])
     return scripted_agent(
-        said("", wants("echo", "c1", say="a"), wants("echo", "c2", say="b")),
-        said("", wants("inner", "c3", input="Go.")),
-        said("", wants("calculator", "c4", **CALCULATOR)),
+        model_reply("", wants("echo", "c1", say="a"), wants("echo", "c2", say="b")),
+        model_reply("", wants("inner", "c3", input="Go.")),
+        model_reply("", wants("calculator", "c4", **CALCULATOR)),
         "Two.",
         "It is two.",
         **settings,
