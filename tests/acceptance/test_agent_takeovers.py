@@ -121,7 +121,7 @@ async def test_a_client_of_another_replica_reads_one_whole_story_although_the_pr
     provider: FakeProvider,
     kill: Callable[[ServiceProcess], Awaitable[None]],
 ) -> None:
-    """The replica that streams the events takes over the run and repeats no finished call."""
+    """The replica that streams the events recovers the run and repeats no finished call."""
     settings = model_settings(provider.openai_url)
     async with (
         ServiceProcess(database_url, settings=settings) as first,

@@ -1,4 +1,4 @@
-"""The sums of GET /spend equal what the provider counted, however the runs ended."""
+"""The sums of GET /spend equal the counts of the provider, for every end of a run."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ def amounts(items: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counts(arrivals: Sequence[Arrival]) -> dict[str, Any]:
-    """Return what the provider counted for requests, as the amounts of ``GET /spend``."""
+    """Return the counts of the provider for requests, as amounts of ``GET /spend``."""
     return {
         "cost_usd": float(sum(map(cost_of, arrivals))),
         "cost_usd_estimated": 0,

@@ -1,6 +1,6 @@
 """Tests that administrative acts are recorded with who did them, and who may read the records.
 
-Each test works in a tenant of its own.
+Each test uses a separate tenant.
 """
 
 import asyncio

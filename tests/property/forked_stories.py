@@ -48,7 +48,7 @@ class ForkedJournal:
         return {self.before[id_].call_key for id_ in self.imported & succeeded(self.before)}
 
     def problems(self, row: Row, run: Run, until: str | None) -> Iterator[str]:
-        """Yield what is wrong with the fork's trace, events or imports."""
+        """Yield each fault of the fork's trace, events and imports."""
         yield from violations(row.snapshots[0])
         yield from event_problems([row.events[seq] for seq in sorted(row.events)], run.status)
         for node_id in self.imported:
@@ -169,7 +169,7 @@ def expected(records: Mapping[str, CallRecord], until: str | None) -> set[str]:
 
 
 def changed(old: Mapping[str, Any], new: Mapping[str, Any], run_id: str) -> Iterator[str]:
-    """Yield what an imported node has lost of the node ``old`` of the run ``run_id``."""
+    """Yield each difference between the node ``old`` of the run ``run_id`` and its import."""
     for name in SAME:
         if old[name] != new[name]:
             yield f"{old['node_id']}.{name} was {old[name]}, and is {new[name]}"

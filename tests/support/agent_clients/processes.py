@@ -141,7 +141,7 @@ class CountingProxy(FaultProxy):
         self._changed.set()
         return data
 
-    async def sent(self, text: bytes) -> None:
+    async def wait_for_bytes(self, text: bytes) -> None:
         """Wait until the clients have received a text."""
         async with asyncio.timeout(CLIENT_SECONDS):
             while text not in self.received:
@@ -213,7 +213,7 @@ async def interrupt(
         await provider.wait_for_arrivals(1, "SLOW")
         (arrival,) = await provider.arrivals("SLOW", bodies=True)
         if (arrival.body or {}).get("stream"):
-            await proxy.sent(PART.encode())
+            await proxy.wait_for_bytes(PART.encode())
         cancelled_at = time.monotonic()
         await http.delete(f"/runs/{run['run_id']}", params=query)
     return execution.result(), time.monotonic() - cancelled_at

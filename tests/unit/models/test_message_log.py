@@ -16,7 +16,7 @@ from caseworker.models.message_log import MessageLog, PromptMemory
 from caseworker.models.ports import Message, ModelRequest, ToolCall, ToolDefinition
 from caseworker.runs.run import CallRecord
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import Asking, chain, priced, told
+from tests.unit.models.asking import Asking, asking_after, chain, priced
 
 PRICED = priced("first")
 TURNS = 5
@@ -122,7 +122,7 @@ def test_a_call_stores_what_it_adds_and_shows_all_of_it(
                 await converse(asking, log, turn, adds=adds, **about)
             seen.append(records(asking))
 
-    told(story, chain(PRICED, priced("second", temperature=0.9)))
+    asking_after(story, chain(PRICED, priced("second", temperature=0.9)))
 
     plain, added = seen
     assert [each.request_hash for each in plain] == [each.request_hash for each in added]
@@ -153,7 +153,7 @@ def test_what_a_thousand_calls_store_is_what_they_said() -> None:
         for turn in range(60):
             await converse(asking, log, turn, said=text)
 
-    stored = records(told(story, PRICED))
+    stored = records(asking_after(story, PRICED))
 
     unique = sum(len(message.content) for message in log)
     taken = sum(sizes(stored)) + sum(len(json.dumps(each.value)) for each in stored)
@@ -175,7 +175,7 @@ def test_a_run_that_is_executed_again_goes_on_with_the_same_conversation() -> No
         for turn in range(TURNS + 1):
             await converse(asking, log, turn)
 
-    asked = told(story, PRICED)
+    asked = asking_after(story, PRICED)
 
     assert len(asked.provider.arrivals) == made[0] + 1
     (last,) = asked.run.journal.requests.values()
@@ -194,7 +194,7 @@ def test_a_changed_conversation_is_stored_from_its_beginning() -> None:
         for turn in range(2):
             await converse(asking, changed, turn)
 
-    asked = told(story, PRICED)
+    asked = asking_after(story, PRICED)
 
     whole = [request for request in asked.run.journal.requests.values() if "after" not in request]
     assert whole

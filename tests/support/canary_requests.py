@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,15 +12,15 @@ from tests.support.canaries import Canaries, planted
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_documents import edge
-from tests.support.surfaces import PAYLOAD
+from tests.support.surfaces import PAYLOAD, Surface
 
 _CUT = 400
 """The longest text for short fields."""
 
 
 @dataclass(slots=True)
-class Story:
-    """The requests of the story and their results."""
+class CanaryRequests:
+    """Requests with canaries in their fields, and their results."""
 
     http: httpx.AsyncClient
     provider: FakeProvider
@@ -29,79 +30,96 @@ class Story:
     answers: list[httpx.Response] = field(default_factory=list)
     """Answers to refused requests."""
 
-    def text(self, place: str) -> str:
+    def leaks(self, surfaces: Iterable[Surface], *, exempt: str = "") -> list[str]:
+        """Return the canaries in each surface, except those of the place ``exempt``."""
+        return sorted(
+            {
+                f"{leaked} in {surface.name}"
+                for surface in surfaces
+                for canaries in self.canaries.values()
+                if canaries.place != exempt
+                for leaked in canaries.leaked_into(surface.text)
+            }
+        )
+
+    def plant(self, place: str) -> str:
         """Plant all canaries in a place and return the text that contains them."""
         return self.canaries.setdefault(place, planted(place)).text
 
-    def one(self, place: str, kind: str) -> str:
+    def plant_one(self, place: str, kind: str) -> str:
         """Plant one canary in a place that is too small for more."""
-        return self._some(place, (kind,))
+        return self._plant_some(place, (kind,))
 
-    def few(self, place: str) -> str:
+    def plant_few(self, place: str) -> str:
         """Plant the canaries that fit into a short text."""
         kinds = ("email", "card", "account", "model key", "password", "phone", "social security")
-        text = self._some(place, kinds)
+        text = self._plant_some(place, kinds)
         assert len(text) <= _CUT
         return text
 
-    def _some(self, place: str, kinds: tuple[str, ...]) -> str:
+    def _plant_some(self, place: str, kinds: tuple[str, ...]) -> str:
         chosen = planted(place)
         few = Canaries(place, tuple(each for each in chosen.all if each.kind in kinds))
         return self.canaries.setdefault(place, few).text
 
-    async def tell(self) -> None:
-        """Send all requests of the story."""
+    async def send_all(self) -> None:
+        """Send all requests of the requests."""
         await self._cases_that_end()
         await self._cases_that_are_stopped()
         await self._graphs()
         await self._refused()
 
     async def _cases_that_end(self) -> None:
-        respond = {"tool": "respond", "args": {"answer": self.text("reply")}}
-        said = [Step(plan={"actions": [respond]})]
-        gold = self.text("reply")  # what else could confirm such an answer
-        await self._case("completed", said, metadata="metadata", gold_answer=gold)
-        await self._case("wrong", [Step()], repeat=True, gold_answer=self.text("gold"))
-        error = {"error": {"message": self.text("provider error"), "code": self.text("error code")}}
+        respond = {"tool": "respond", "args": {"answer": self.plant("reply")}}
+        answer = [Step(plan={"actions": [respond]})]
+        gold = self.plant("reply")  # what else could confirm such an answer
+        await self._case("completed", answer, metadata="metadata", gold_answer=gold)
+        await self._case("wrong", [Step()], repeat=True, gold_answer=self.plant("gold"))
+        error = {
+            "error": {"message": self.plant("provider error"), "code": self.plant("error code")}
+        }
         broken = Step(status=400, raw_body=json.dumps(error))
         await self._case("provider failed", [broken], repeat=True)
-        await self._case("no plan", [Step(text=f"No! {self.text('prose')}")], repeat=True)
-        unknown = {"tool": self.one("tool name", "model key"), "args": {"x": self.text("unknown")}}
+        await self._case("no plan", [Step(text=f"No! {self.plant('prose')}")], repeat=True)
+        unknown = {
+            "tool": self.plant_one("tool name", "model key"),
+            "args": {"x": self.plant("unknown")},
+        }
         plan = Step(plan={"actions": [unknown]})
-        await self._case("gave up", [plan, plan, Step(plan={"cannot": self.text("cannot")})], True)
-        dated = {"operation": "weekday", "date": self.one("planned date", "email")}
+        await self._case("gave up", [plan, plan, Step(plan={"cannot": self.plant("cannot")})], True)
+        dated = {"operation": "weekday", "date": self.plant_one("planned date", "email")}
         act = Step(plan={"actions": [{"tool": "calendar", "args": dated}]})
         await self._case("tool failed", [act], repeat=True)
 
     async def _cases_that_are_stopped(self) -> None:
-        respond = {"tool": "respond", "args": {"answer": self.text("refused args")}}
+        respond = {"tool": "respond", "args": {"answer": self.plant("refused args")}}
         plan = Step(plan={"actions": [respond, respond]})
         await self._case("halted", [plan], repeat=True, budget={"max_tool_calls": 1})
-        await self._case("cancelled", [Step(hang=True)], stopped_for=self.few("reason"))
-        reason = {"reason": self.few("early reason")}
+        await self._case("cancelled", [Step(hang=True)], stopped_for=self.plant_few("reason"))
+        reason = {"reason": self.plant_few("early reason")}
         self.answers.append(await self.http.post("/runs/early/cancel", json=reason))
         await self._case("cancelled early", [], run_id="early")
 
     async def _graphs(self) -> None:
         await self._graph("graph completed", self._talk("prompt", "system"), inputs="graph input")
-        refused = [_calendar("date", self.one("graph date", "email"))]
+        refused = [_calendar("date", self.plant_one("graph date", "email"))]
         await self._graph("graph failed", {"steps": refused, "edges": []})
         schema = {"type": "object", "required": ["total"]}
-        unfit = [_llm("unfit", self.text("unfit prompt"), output_schema=schema)]
+        unfit = [_llm("unfit", self.plant("unfit prompt"), output_schema=schema)]
         await self._graph("graph unfit", {"steps": unfit, "edges": []}, reply="unfit reply")
         halted = self._talk("halted prompt", "halted system")
         await self._graph("graph halted", halted, budget={"max_steps": 1})
-        hanging = {"steps": [_llm("ask", self.text("hanging prompt"))], "edges": []}
-        await self._graph("graph cancelled", hanging, stopped_for=self.few("graph reason"))
+        hanging = {"steps": [_llm("ask", self.plant("hanging prompt"))], "edges": []}
+        await self._graph("graph cancelled", hanging, stopped_for=self.plant_few("graph reason"))
         named = {"name": "canaries", "graph": self._talk("kept prompt", "kept system")}
-        named["description"] = self.few("description")
+        named["description"] = self.plant_few("description")
         assert (await self.http.post("/graphs", json=named)).status_code == 201
 
     def _talk(self, prompt: str, system: str) -> dict[str, Any]:
-        said = {"tool": "respond", "args": {"answer": "${default}"}}
+        respond = {"tool": "respond", "args": {"answer": "${default}"}}
         steps = [
-            _llm("ask", f"{self.text(prompt)} ${{default}}", system=self.text(system)),
-            {"id": "say", "type": "tool", "data": said},
+            _llm("ask", f"{self.plant(prompt)} ${{default}}", system=self.plant(system)),
+            {"id": "say", "type": "tool", "data": respond},
         ]
         return {"steps": steps, "edges": [edge("ask", "say", channel="flow")]}
 
@@ -116,9 +134,9 @@ class Story:
         **body: Any,
     ) -> None:
         await self.provider.script(self._marker(name), steps, repeat_last=repeat)
-        body["input"] = f"{self._marker(name)} {self.text(f'question {name}')}"
+        body["input"] = f"{self._marker(name)} {self.plant(f'question {name}')}"
         if metadata:
-            body["metadata"] = {"note": self.text(metadata), "password": self.text("hidden")}
+            body["metadata"] = {"note": self.plant(metadata), "password": self.plant("hidden")}
         await self._run(name, body, stopped_for)
 
     async def _graph(
@@ -132,9 +150,9 @@ class Story:
         **body: Any,
     ) -> None:
         steps = (
-            [Step(hang=True)] if stopped_for else [Step(text=self.text(reply or f"said {name}"))]
+            [Step(hang=True)] if stopped_for else [Step(text=self.plant(reply or f"said {name}"))]
         )
-        text = f"{self._marker(name)} {self.text(inputs or f'input {name}')}"
+        text = f"{self._marker(name)} {self.plant(inputs or f'input {name}')}"
         body |= {"kind": "graph", "graph": graph, "inputs": {"default": text}}
         marker = self.canaries["hanging prompt"].all[0].needle if stopped_for else None
         if name == "graph unfit":
@@ -146,15 +164,15 @@ class Story:
         self, name: str, body: dict[str, Any], stopped_for: str | None, marker: str | None = None
     ) -> None:
         headers = {
-            "Idempotency-Key": self.few(f"key {name}").replace("\n", " ")[:255],
-            "X-Request-ID": self.one(f"request id {name}", "model key"),
-            "User-Agent": self.few(f"user agent {name}"),
-            "X-Custom": self.few(f"header {name}"),
+            "Idempotency-Key": self.plant_few(f"key {name}").replace("\n", " ")[:255],
+            "X-Request-ID": self.plant_one(f"request id {name}", "model key"),
+            "User-Agent": self.plant_few(f"user agent {name}"),
+            "X-Custom": self.plant_few(f"header {name}"),
             "Prefer": "wait=20",
         }
         if stopped_for:
             del headers["Prefer"]
-        token = f"Bearer {self.one(f'authorization {name}', 'web token')}"
+        token = f"Bearer {self.plant_one(f'authorization {name}', 'web token')}"
         unknown = await self.http.post(
             "/runs", json=body, headers={**headers, "Authorization": token}
         )
@@ -180,8 +198,7 @@ class Story:
         """Send a request that must succeed; return the answer."""
         answer = await self.http.post(path, json=body)
         assert answer.is_success, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        return dict(answer.json())
 
     async def ended(self, path: str) -> dict[str, Any]:
         """Return a run once it has ended."""
@@ -197,7 +214,7 @@ class Story:
 
     async def _refused(self) -> None:
         """Send requests that must be refused, with canaries in the invalid parts."""
-        key, text = self.one("refused key", "model key"), self.text("refused")
+        key, text = self.plant_one("refused key", "model key"), self.plant("refused")
         step = {"id": key, "type": key, "data": {key: text}}
         strange = {**edge(key, key, channel=text), "source_handle": text, key: text}
         unfit = {"id": "a", "type": "tool", "data": {"tool": key, "args": {key: f"${{{text}}}"}}}
