@@ -10,7 +10,7 @@
 #   make check     the checks alone: format, lint, types, layers, dependencies
 #   make format    put the code into the common format
 #   make docs      build the documentation as a site, in site/
-#   make example   write config.yaml.example from the settings' schema
+#   make example   write config.yaml.example, the tables of gateway.md and problems.md
 #   make eval      run the evaluation cases against the service and apply the gates
 #   make bench     measure the figures of docs/benchmarks.md
 #   make chaos     let everything fail for a minute and check every promise
@@ -129,6 +129,7 @@ docs: $(SYNC_STAMP)
 example: $(SYNC_STAMP)
 	$(BIN)/python -m tests.support.config_example > config.yaml.example
 	$(BIN)/python -m tests.support.fields_page
+	$(BIN)/python -m tests.support.problems_page
 
 # The selection is that of tests/acceptance/test_eval.py, by which `make test` applies the gates.
 eval: $(SYNC_STAMP)

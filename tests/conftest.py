@@ -14,9 +14,15 @@ import pytest_asyncio
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.support.api import Api, client_of
-from tests.support.database import TestServer, delete_rows, open_server
-from tests.support.summary import Summary
+# Failed assertions in the modules that tests share show their values, as those in tests do.
+pytest.register_assert_rewrite(
+    *(f"tests.{folder}" for folder in ("acceptance", "contract", "integration", "property")),
+    *("tests.support", "tests.unit", "tests.viewer"),
+)
+
+from tests.support.api import Api, client_of  # noqa: E402 - after the call above
+from tests.support.database import TestServer, delete_rows, open_server  # noqa: E402 - after the call above
+from tests.support.summary import Summary  # noqa: E402 - after the call above
 
 settings.register_profile(
     "fast",

@@ -41,7 +41,7 @@ ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = "app/caseworker"
 STATEMENTS: Final = (
     *("runs/postgres", "runs/accept/postgres", "runs/journal/postgres", "runs/read/postgres"),
-    *("runs/execute/postgres", "runs/recover/postgres"),
+    *("runs/journal/journal_rows", "runs/execute/postgres", "runs/recover/postgres"),
 )
 """Packages with the statements on runs."""
 NEAR: Final[Mapping[str, str]] = {
@@ -71,13 +71,12 @@ NEAR: Final[Mapping[str, str]] = {
     " acceptance/test_exec*",
     "features/mcp_credentials": "acceptance/test_mcp_credentials contract/test_http_audit",
     "features/quotas": "contract/test_http_quotas integration/postgres/test_quotas"
-    " integration/postgres/test_storage_quotas unit/runs",
+    " integration/postgres/test_storage_quotas unit/runs acceptance/test_accounts",
     "features/retention": "integration/postgres/test_retention contract/test_http_erasing",
     "features/schedules": "unit/features/schedules contract/test_http_schedules"
     " integration/postgres/test_schedules acceptance/test_schedules",
-    "features/spend": "acceptance/test_spend acceptance/test_accounts",
-    "features/statistics": "contract/test_http_statistics integration/postgres/test_statistics"
-    " integration/postgres/test_kept_costs",
+    "features/spend": "acceptance/test_spend contract/test_http_statistics"
+    " integration/postgres/test_statistics integration/postgres/test_kept_costs",
     "features/telemetry": "unit/features/telemetry unit/main/test_telemetry"
     " acceptance/test_metrics acceptance/test_trace_context",
     "features/threads": "unit/features/threads contract/test_http_threads contract/test_thread_*"

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from caseworker.settings.schema import Settings
-from caseworker.settings.values import Location, joined, variable_of
+from caseworker.settings.values import Location, path_text, variable_of
 from tests.support.api import openapi_document
 
 Json = Mapping[str, Any]
@@ -136,7 +136,7 @@ def _section(section: type[BaseModel], path: Location) -> Iterator[str]:
         if isinstance(field.default, BaseModel)
     }
     if path:
-        yield f"\n## {joined(path)}\n\n{_plain(section.__doc__ or '')}\n"
+        yield f"\n## {path_text(path)}\n\n{_plain(section.__doc__ or '')}\n"
     if set(inner) != set(section.model_fields):
         yield "\n| key | default | meaning |\n|---|---|---|\n"
     for name, field in section.model_fields.items():
@@ -146,7 +146,7 @@ def _section(section: type[BaseModel], path: Location) -> Iterator[str]:
             choices = f" One of {', '.join(words)}." * bool(words)
             meaning = _cell(f"{field.description or ''}{choices}")
             default = "from the environment only" if name == "api_key" else _default(field.default)
-            yield f"| `{joined(key)}` <br> `{variable_of(key)}` | {default} | {meaning} |\n"
+            yield f"| `{path_text(key)}` <br> `{variable_of(key)}` | {default} | {meaning} |\n"
     for name, kind in inner.items():
         yield from _section(kind, (*path, name))
 

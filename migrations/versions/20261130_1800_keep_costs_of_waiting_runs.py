@@ -1,20 +1,20 @@
 """Keep the costs of waiting runs like those of ended ones, and index the definitions with uses.
 
 The calls of a waiting run do not change, so ``GET /spend`` need not read them. A trigger stores its
-costs when it begins to wait, and deletes them when it stops waiting. The background job of revision
-20261130_1310 stores the costs of runs that already wait.
+costs when it begins to wait, and deletes them when it stops waiting. Costs of runs that already
+wait are stored in the background; see revision 20261130_1310.
 
 Writes to ``runs`` are blocked for an instant. The index is built concurrently, first, so that
 an interrupted upgrade is repeated from the start.
 
 Revision: 20261130_1800
-Revises: 20261130_1350
+Revises: 20261130_1400
 """
 
 from alembic import op
 
 revision = "20261130_1800"
-down_revision = "20261130_1350"
+down_revision = "20261130_1400"
 branch_labels = None
 depends_on = None
 
@@ -71,13 +71,14 @@ DELETE FROM run_costs USING runs WHERE runs.status = 'waiting'
 
 
 def upgrade() -> None:
+    op.execute("SET LOCAL lock_timeout = '5s'")
     with op.get_context().autocommit_block():
         # A concurrent build blocks no one while it waits for older transactions, however long.
         op.execute("SET lock_timeout = 0")
         op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {INDEX}")
         op.execute(
-            f"CREATE INDEX CONCURRENTLY {INDEX} ON definitions (tenant_id, name, version) "
-            "WHERE uses <> '[]'"
+            f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {INDEX} "
+            "ON definitions (tenant_id, name, version) WHERE uses <> '[]'"
         )
         op.execute("RESET lock_timeout")
     op.execute("SET LOCAL lock_timeout = '5s'")

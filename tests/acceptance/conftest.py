@@ -1,13 +1,16 @@
 """A fake provider and a service that uses it, shared by the tests of a module."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 import pytest_asyncio
 
+from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.json_client import JsonClient
+from tests.support.noting_tool import noting_settings
 from tests.support.service import SETTLED, ServiceProcess, model_settings
 
 
@@ -52,3 +55,22 @@ async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator
     """Return a plain HTTP client of the service; the provider has no record yet."""
     async with service.http() as opened:
         yield opened
+
+
+@pytest.fixture
+def sound_events(database_url: str) -> Iterator[None]:
+    """Require a valid log of events of every run after the test."""
+    yield
+    require_sound_events(database_url)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """Return the file to which the tool ``note`` writes."""
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def settings(notes: Path) -> dict[str, str]:
+    """Return the settings of a service with the tool ``note``; a module may replace this."""
+    return noting_settings(notes)

@@ -1,6 +1,6 @@
 """Approvals with real processes: no call before a person approves, and then exactly one."""
 
-from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,20 @@ from tests.support.approvals import (
     note,
     open_approvals,
     people,
+    serving,
 )
-from tests.support.event_log import require_sound_events
 from tests.support.graph_documents import edge
-from tests.support.noting_tool import NOTES, noted
+from tests.support.noting_tool import noted
 from tests.support.service import SETTLED, ServiceProcess
+from tests.support.stores import open_oracle
 
+DEADLINE_PASSES = """
+UPDATE runs SET deadline = now(), queued_at = now(),
+    request = jsonb_set(request, '{deadline}', to_jsonb(now()))
+WHERE run_id = 'late'
+"""
 
-@pytest.fixture(autouse=True)
-def _sound_events(database_url: str) -> Iterator[None]:
-    yield
-    require_sound_events(database_url)
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return tmp_path / "notes"
-
-
-@pytest.fixture
-def settings(notes: Path) -> Settings:
-    return {"TOOLS_PLUGINS": '["tests.support.noting_tool:NotingTool"]', NOTES: str(notes)}
+pytestmark = pytest.mark.usefixtures("sound_events")
 
 
 async def test_a_tool_is_called_once_after_a_person_has_agreed(
@@ -229,3 +222,34 @@ async def test_the_end_of_the_time_and_a_cancel_end_the_wait(
         assert (await client.get_run("stopped"))["finished_at"] == receipt["settled_at"]
         assert psutil.Process(service.child.pid).is_running()
     assert noted(notes) == []
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+async def test_a_deadline_halts_a_run_that_waits_and_its_seconds_stand_still(
+    database_url: str, settings: Settings, notes: Path
+) -> None:
+    """One run completes without counting its waiting time; the other waits until its deadline."""
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    async with (
+        serving(database_url, settings) as (_, client),
+        open_oracle(database_url) as oracle,
+    ):
+        await client.post_run(graph_run("patient", note("write", "hello")))
+        (approval,) = await open_approvals(client, "patient")
+        await client.post_run(graph_run("late", note("write", "never"), deadline=later))
+        (missed,) = await open_approvals(client, "late")
+        await oracle.rows(DEADLINE_PASSES)
+        late = await finished(client, "late")
+        answers = [await decide(client, missed), await decide(client, approval)]
+        run = await finished(client, "patient")
+
+    assert (late["status"], late["stop"]["kind"]) == ("halted", "deadline")
+    assert [each.status_code for each in answers] == [409, 202]
+    waited = _moment(late["finished_at"]) - _moment(approval["requested_at"])
+    whole = _moment(run["finished_at"]) - _moment(run["started_at"])
+    assert run["status"] == "completed", run
+    assert timedelta(seconds=run["usage"]["seconds"]) < whole - waited / 2
+    assert noted(notes) == ["patient: hello"]

@@ -9,15 +9,15 @@ everything that the service shows or keeps is searched for them.
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
 import pytest_asyncio
 
 from tests.support.canaries import planted
-from tests.support.canary_story import Story, payload_of
-from tests.support.canary_story_others import tell_of_others
+from tests.support.canary_other_requests import send_other_requests
+from tests.support.canary_requests import CanaryRequests, payload_of
 from tests.support.collector import Collector
 from tests.support.fake_provider.arrivals import Arrival
 from tests.support.fake_provider.client import FakeProvider
@@ -30,7 +30,7 @@ from tests.support.webhook_receiver import receiving
 MODEL_KEY = "sk-proj-OperatorsOwnKey0123456789abcdef"
 OPERATOR_KEY = "operator-" + "7" * 32
 
-KEPT = frozenset(
+CONTENT_COLUMNS = frozenset(
     {
         *(
             "runs.request",
@@ -49,9 +49,9 @@ KEPT = frozenset(
 )
 """Columns that keep the original data of callers."""
 
-WHO = "key name"
+KEY_NAME = "key name"
 """The canary in the name of the key that sends all requests."""
-SAY_WHO = frozenset(
+AUTHOR_COLUMNS = frozenset(
     {
         *("api_keys.name", "runs.cancel_requested_by", "runs.stop"),
         *("approvals.decided_by", "calls.value", "calls.node", "events.data", "audit.actor"),
@@ -59,7 +59,7 @@ SAY_WHO = frozenset(
 )
 """Columns with the author of a cancel request, decision or act: key names are not redacted."""
 
-PATIENCE = httpx.Timeout(60)
+TIMEOUT = httpx.Timeout(60)
 
 
 @pytest.fixture(scope="module")
@@ -103,63 +103,50 @@ async def key(service: ServiceProcess) -> dict[str, str]:
     """Return the header of a key whose name contains a canary."""
     body = {"name": planted("key name").of("email").needle, "scopes": ["admin"]}
     operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
-    async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE, trust_env=False) as http:
-        made = await http.post("/keys", json=body, headers=operator)
-    return {"Authorization": f"Bearer {made.json()['key']}"}
+    async with httpx.AsyncClient(base_url=service.url, timeout=TIMEOUT, trust_env=False) as http:
+        created = await http.post("/keys", json=body, headers=operator)
+    return {"Authorization": f"Bearer {created.json()['key']}"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def story(
+async def requests(
     service: ServiceProcess, running_provider: FakeProvider, key: dict[str, str]
-) -> AsyncIterator[Story]:
-    """Return the completed story."""
+) -> AsyncIterator[CanaryRequests]:
+    """Send all requests, and return them with their results."""
     async with (
         receiving() as receiver,
         httpx.AsyncClient(
-            base_url=service.url, timeout=PATIENCE, trust_env=False, headers=key
+            base_url=service.url, timeout=TIMEOUT, trust_env=False, headers=key
         ) as http,
     ):
-        told = Story(http, running_provider)
-        told.one("key name", "email")
+        requests = CanaryRequests(http, running_provider)
+        requests.plant_one("key name", "email")
         assert (await http.post("/webhooks/secret")).is_success
-        await told.tell()
-        await tell_of_others(told, receiver)
-        yield told
+        await requests.send_all()
+        await send_other_requests(requests, receiver)
+        yield requests
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def arrivals(story: Story) -> list[Arrival]:
+async def arrivals(requests: CanaryRequests) -> list[Arrival]:
     """Return the requests that reached the model provider."""
-    return await story.provider.arrivals(bodies=True)
+    return await requests.provider.arrivals(bodies=True)
 
 
 @pytest.fixture(scope="module")
-def database(story: Story, module_database_url: str) -> list[Surface]:
-    """Return every value of every table after the story; some tables must not be empty."""
-    found = list(columns_of(module_database_url))
-    tables = {surface.name.partition(".")[0] for surface in found}
+def database(requests: CanaryRequests, module_database_url: str) -> list[Surface]:
+    """Return every value of every table after all requests; some tables must not be empty."""
+    columns = list(columns_of(module_database_url))
+    tables = {surface.name.partition(".")[0] for surface in columns}
     assert tables >= {"runs", "calls", "events", "definitions", "workers"}
-    assert story.runs
-    return found
-
-
-def leaks(story: Story, surfaces: Iterable[Surface], *, besides: str = "") -> list[str]:
-    """Return the canaries in each surface, except those of one place."""
-    return sorted(
-        {
-            f"{leaked} in {surface.name}"
-            for surface in surfaces
-            for canaries in story.canaries.values()
-            if canaries.place != besides
-            for leaked in canaries.leaked_into(surface.text)
-        }
-    )
+    assert requests.runs
+    return columns
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_every_run_ended_as_it_was_meant_to(story: Story) -> None:
+async def test_every_run_ended_as_it_was_meant_to(requests: CanaryRequests) -> None:
     """Otherwise the searches below would prove nothing."""
-    assert {name: run["status"] for name, run in story.runs.items()} == {
+    assert {name: run["status"] for name, run in requests.runs.items()} == {
         "completed": "completed",
         "wrong": "failed",
         "provider failed": "failed",
@@ -186,14 +173,14 @@ async def test_every_run_ended_as_it_was_meant_to(story: Story) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_canary_reached_its_place(
-    story: Story, arrivals: list[Arrival], database: list[Surface]
+    requests: CanaryRequests, arrivals: list[Arrival], database: list[Surface]
 ) -> None:
     """Prompts reached the provider, replies the journal, and the stored fields are intact."""
     prompts = json.dumps([arrival.prompt for arrival in arrivals])
-    kept = json.dumps([surface.text for surface in database if surface.name in KEPT])
-    asked = [name for name in story.canaries if name.startswith("question")]
-    asked.remove("question cancelled early")
-    asked += ["prompt", "system", "graph input", "unfit prompt", "hanging prompt", "unknown"]
+    content = json.dumps([surface.text for surface in database if surface.name in CONTENT_COLUMNS])
+    in_prompts = [name for name in requests.canaries if name.startswith("question")]
+    in_prompts.remove("question cancelled early")
+    in_prompts += ["prompt", "system", "graph input", "unfit prompt", "hanging prompt", "unknown"]
     stored = ["reply", "gold", "metadata", "prose", "cannot", "planned date", "graph date"]
     stored += [
         "unfit reply",
@@ -207,30 +194,30 @@ async def test_every_canary_reached_its_place(
     stored += ["scheduled input", "scheduled metadata", "thread input", "thread metadata", "said"]
     stored += ["title", "webhook approved", "concurrency approved"]
 
-    for places, where in ((asked, prompts), (stored, kept)):
+    for places, where in ((in_prompts, prompts), (stored, content)):
         for place in places:
-            for canary in story.canaries[place].all:
+            for canary in requests.canaries[place].all:
                 assert canary.needle in where, (place, canary.kind)
     assert any(surface.name == "definitions.definition" for surface in database)
     assert {arrival.headers["authorization"] for arrival in arrivals} == {f"Bearer {MODEL_KEY}"}
-    assert story.canaries["reply"].of("email").needle in payload_of(story.runs["completed"])
-    assert "[email]" in story.runs["cancelled"]["stop"]["reason"]
-    assert "[secret]" in story.runs["cancelled early"]["stop"]["reason"]
-    assert len(story.answers) > 40
+    assert requests.canaries["reply"].of("email").needle in payload_of(requests.runs["completed"])
+    assert "[email]" in requests.runs["cancelled"]["stop"]["reason"]
+    assert "[secret]" in requests.runs["cancelled early"]["stop"]["reason"]
+    assert len(requests.answers) > 40
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2")
 @pytest.mark.guarantee(15)
 async def test_no_canary_is_in_the_output_of_the_process(
-    story: Story, service: ServiceProcess
+    requests: CanaryRequests, service: ServiceProcess
 ) -> None:
     """The log level is debug, and the output is not empty."""
     lines = [json.loads(line) for line in service.child.stderr.splitlines() if line]
     output = Surface("output", service.child.stdout + service.child.stderr)
 
     assert {"process.open", "run.finished"} <= {line["event"] for line in lines}
-    assert leaks(story, [output, Surface("lines", plain(lines))]) == []
+    assert requests.leaks([output, Surface("lines", plain(lines))]) == []
     assert MODEL_KEY not in output.text
     assert "http.request" in {line["event"] for line in lines}
 
@@ -238,17 +225,17 @@ async def test_no_canary_is_in_the_output_of_the_process(
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.guarantee(15)
 async def test_no_canary_is_in_metrics_or_spans(
-    story: Story, service: ServiceProcess, collector: Collector
+    requests: CanaryRequests, service: ServiceProcess, collector: Collector
 ) -> None:
     """Spans contain no content, not even the redacted content of the trace."""
     async with httpx.AsyncClient(trust_env=False) as anonymous:
         metrics = (await anonymous.get(f"{service.url}/metrics")).text
-    await asyncio.to_thread(collector.wait_for_all, len(story.answers))
+    await asyncio.to_thread(collector.wait_for_all, len(requests.answers))
     spans = "\n".join(map(str, collector.spans))
 
     assert "caseworker_run_duration_seconds_count" in metrics
     assert "invoke_workflow" in spans
-    assert leaks(story, [Surface("metrics", metrics), Surface("spans", spans)]) == []
+    assert requests.leaks([Surface("metrics", metrics), Surface("spans", spans)]) == []
     assert MODEL_KEY not in metrics + spans
 
 
@@ -256,52 +243,55 @@ async def test_no_canary_is_in_metrics_or_spans(
 @pytest.mark.req("002/19.2")
 @pytest.mark.guarantee(15)
 async def test_no_canary_is_kept_beyond_what_a_run_needs(
-    story: Story, database: list[Surface]
+    requests: CanaryRequests, database: list[Surface]
 ) -> None:
     """Only requests, results and the journal contain them, and no other column has a copy."""
-    elsewhere = [surface for surface in database if surface.name not in KEPT]
+    elsewhere = [surface for surface in database if surface.name not in CONTENT_COLUMNS]
 
-    assert leaks(story, elsewhere, besides=WHO) == []
-    named = {each.name for each in database if story.canaries[WHO].leaked_into(each.text)}
-    assert named == SAY_WHO
+    assert requests.leaks(elsewhere, exempt=KEY_NAME) == []
+    named = {each.name for each in database if requests.canaries[KEY_NAME].leaked_into(each.text)}
+    assert named == AUTHOR_COLUMNS
     assert not any(MODEL_KEY in surface.text for surface in database)
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2", "002/13.5")
 @pytest.mark.guarantee(15)
-async def test_no_canary_is_in_what_is_told_of_a_run(story: Story) -> None:
+async def test_no_canary_is_in_what_is_told_of_a_run(requests: CanaryRequests) -> None:
     """The run's view, log, trace in every form, events and receipt are clean."""
-    for name, run in story.runs.items():
-        views = await views_of(story.http, run["run_id"])
-        assert leaks(story, views, besides=WHO) == [], name
+    for name, run in requests.runs.items():
+        views = await views_of(requests.http, run["run_id"])
+        assert requests.leaks(views, exempt=KEY_NAME) == [], name
         assert all(surface.text for surface in views)
-    listed = (await story.http.get("/runs", params={"limit": 200})).json()["runs"]
+    listed = (await requests.http.get("/runs", params={"limit": 200})).json()["runs"]
 
-    assert len(listed) == len(story.runs)
+    assert len(listed) == len(requests.runs)
     shown = Surface("list", plain([without_payload(run) for run in listed]))
-    assert leaks(story, [shown], besides=WHO) == []
+    assert requests.leaks([shown], exempt=KEY_NAME) == []
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/23.5")
-async def test_no_refusal_repeats_what_was_sent(story: Story) -> None:
+async def test_no_refusal_repeats_what_was_sent(requests: CanaryRequests) -> None:
     """Bodies and headers of answers are clean, and every refusal states a reason."""
-    for answer in story.answers:
+    for answer in requests.answers:
         shown = Surface(str(answer.request.url.path)[:5], answer.text + str(answer.headers.raw))
-        assert leaks(story, [shown], besides=WHO) == [], answer.text
+        assert requests.leaks([shown], exempt=KEY_NAME) == [], answer.text
         if answer.status_code >= 400:
             assert answer.json()["detail"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_gold_answer_is_known_to_the_verifier_alone(
-    story: Story, arrivals: list[Arrival], database: list[Surface], service: ServiceProcess
+    requests: CanaryRequests,
+    arrivals: list[Arrival],
+    database: list[Surface],
+    service: ServiceProcess,
 ) -> None:
     """The gold answer is stored only in the request and appears nowhere else, prompts included."""
-    gold = story.canaries["gold"]
-    run = story.runs["wrong"]
-    views = await views_of(story.http, run["run_id"])
+    gold = requests.canaries["gold"]
+    run = requests.runs["wrong"]
+    views = await views_of(requests.http, run["run_id"])
     surfaces = [
         *(surface for surface in database if surface.name != "runs.request"),
         *(Surface("prompt", arrival.prompt + plain(arrival.body)) for arrival in arrivals),
@@ -316,7 +306,7 @@ async def test_a_gold_answer_is_known_to_the_verifier_alone(
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.1", "002/19.4", "002/19.5")
 async def test_a_redacted_trace_still_tells_what_happened(
-    story: Story, running_provider: FakeProvider
+    requests: CanaryRequests, running_provider: FakeProvider
 ) -> None:
     """Calculations, dates and IDs stay, and the log of a case has all its fields."""
     args = {"expression": "0.17 * 2340 + 1,234.50", "precision": 2}
@@ -324,8 +314,8 @@ async def test_a_redacted_trace_still_tells_what_happened(
     await running_provider.script("How much", [Step(plan=plan)])
     body = {"input": "How much is 17% of 2,340 since 2025-09-08?"}
 
-    run = (await story.http.post("/runs", json=body, headers={"Prefer": "wait=120"})).json()
-    trace = (await story.http.get(f"/runs/{run['run_id']}/trace")).json()
+    run = (await requests.http.post("/runs", json=body, headers={"Prefer": "wait=120"})).json()
+    trace = (await requests.http.get(f"/runs/{run['run_id']}/trace")).json()
 
     shown = [node["metadata"].get("args") for node in trace["snapshot"]["nodes"].values()]
     assert {"expression": args["expression"]} in shown
@@ -343,18 +333,18 @@ async def test_full_payloads_are_shown_to_those_who_ask_for_them(
     async with (
         ServiceProcess(module_database_url, settings=settings) as service,
         httpx.AsyncClient(
-            base_url=service.url, timeout=PATIENCE, trust_env=False, headers=key
+            base_url=service.url, timeout=TIMEOUT, trust_env=False, headers=key
         ) as http,
     ):
-        told = Story(http, running_provider)
-        answer = told.text("opted in")
+        requests = CanaryRequests(http, running_provider)
+        answer = requests.plant("opted in")
         plan = {"actions": [{"tool": "respond", "args": {"answer": answer}}]}
         await running_provider.script("Everything", [Step(plan=plan)])
         body = {"input": "Everything?"}
         run = (await http.post("/runs", json=body, headers={"Prefer": "wait=120"})).json()
         views = await views_of(http, run["run_id"])
 
-    assert {leak.partition(" in ")[2] for leak in leaks(told, views)} == {
+    assert {leak.partition(" in ")[2] for leak in requests.leaks(views)} == {
         *("trace", "payloads", "call", "explain"),
     }
-    assert len(leaks(told, views)) >= len(told.canaries["opted in"].all) - 1
+    assert len(requests.leaks(views)) >= len(requests.canaries["opted in"].all) - 1

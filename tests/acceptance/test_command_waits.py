@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.noting_tool import NOTES
+from tests.support.noting_tool import noting_settings
 from tests.support.processes import ChildProcess, caseworker
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.stores import eventually
@@ -22,12 +22,8 @@ DECISION = re.compile(r"^  caseworker (approve \S+ \S+( --refuse)?)$", re.MULTIL
 
 
 @pytest.fixture
-def settings(provider: FakeProvider, tmp_path: Path) -> dict[str, str]:
-    return {
-        **model_settings(provider.openai_url),
-        "TOOLS_PLUGINS": '["tests.support.noting_tool:NotingTool"]',
-        NOTES: str(tmp_path / "notes"),
-    }
+def settings(provider: FakeProvider, notes: Path) -> dict[str, str]:
+    return {**model_settings(provider.openai_url), **noting_settings(notes)}
 
 
 @pytest.fixture

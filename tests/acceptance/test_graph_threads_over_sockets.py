@@ -43,7 +43,7 @@ async def test_only_the_first_agent_of_a_pipeline_sees_the_chat(
     await thread.answer(content="Write 1")
     await thread.answer(content="Write 2")
 
-    assert await thread.said() == ["Write 1", "final 1", "Write 2", "final 2"]
+    assert await thread.contents() == ["Write 1", "final 1", "Write 2", "final 2"]
     assert await prompts(provider, "You are A.") == [["Write 1"], ["Write 1", "final 1", "Write 2"]]
     assert await prompts(provider, "You are B.") == [["draft 1"], ["draft 2"]]
 
@@ -122,7 +122,7 @@ async def test_a_pipeline_and_a_composition_stand_in_one_graph(
 
     await thread.answer(content="What is it?")
 
-    assert await thread.said() == ["What is it?", "final"]
+    assert await thread.contents() == ["What is it?", "final"]
     assert await prompts(provider, "You are member.") == [["Look it up."]]
     assert await prompts(provider, "You are B.") == [["draft"]]
     assert "member" in (await offered(provider, "You are A."))[0]
@@ -243,7 +243,7 @@ async def test_the_ends_of_a_graph_that_were_reached_are_its_answer(
 
     await thread.answer(content="Say")
 
-    [_, answer] = await thread.said()
+    [_, answer] = await thread.contents()
     assert answer is not None
     assert answer.startswith("B says.\n\nA says.\n\n{")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from caseworker_client import ApiError
 
-from tests.support.graph_documents import edge, named
+from tests.support.graph_documents import edge, graph_ref
 from tests.support.json_client import JsonClient
 
 
@@ -28,15 +28,17 @@ async def test_a_registered_graph_is_run_inside_another_one(client: JsonClient) 
     """The inner graph's outputs are listed by step, and deleting it does not change the run."""
     await client.register_graph("discount", DISCOUNT)
     whole = {
-        "steps": [{"id": "inner", "type": "subgraph", "data": {"graph": named("discount")}}],
+        "steps": [{"id": "inner", "type": "subgraph", "data": {"graph": graph_ref("discount")}}],
         "edges": [],
     }
     await client.register_graph("whole", whole)
     with pytest.raises(ApiError, match="whole@1"):
         await client.delete_graph("discount")
 
-    plain = await client.run_graph(named("discount"), inputs={"default": 1840}, wait_seconds=120)
-    run = await client.run_graph(named("whole"), inputs={"default": 1840}, wait_seconds=120)
+    plain = await client.run_graph(
+        graph_ref("discount"), inputs={"default": 1840}, wait_seconds=120
+    )
+    run = await client.run_graph(graph_ref("whole"), inputs={"default": 1840}, wait_seconds=120)
     await client.delete_graph("whole")
     await client.delete_graph("discount")
 

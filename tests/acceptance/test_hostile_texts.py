@@ -105,12 +105,12 @@ class ServiceResources:
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[ServiceResources]:
-    """Return a world with all resources."""
+async def service_resources(database_url: str) -> AsyncIterator[ServiceResources]:
+    """Run a service with a resource of every kind."""
     settings = {"AUTH_BOOTSTRAP_KEY": KEY, "ADMISSION_MAX_QUEUED": "100000"}
-    async with opened(database_url, settings) as world:
-        await world.furnish()
-        yield world
+    async with opened(database_url, settings) as service_resources:
+        await service_resources.furnish()
+        yield service_resources
 
 
 @asynccontextmanager
@@ -132,41 +132,43 @@ def some(each: Sequence[Each], count: int, turn: int) -> Iterable[Each]:
 @pytest.mark.req("card/s2s")
 @pytest.mark.guarantee(17)
 @PLACES
-async def test_no_json_document_makes_the_service_fail(world: ServiceResources, count: int) -> None:
+async def test_no_json_document_makes_the_service_fail(
+    service_resources: ServiceResources, count: int
+) -> None:
     """Malformed JSON gets a 400 and JSON that is no run gets a 422, on every route."""
     wrong = []
     for turn, (name, document) in enumerate(json_documents().items()):
-        answer = await world.ask(Ask("POST", "/runs", document))
+        answer = await service_resources.ask(Ask("POST", "/runs", document))
         expected = OWN_WAY.get(name, EXPECTED[name[0]])
         if answer.status not in expected:
             wrong.append((name, answer.status, answer.body))
-        for request in some(asks_of(document, world.approval), count, turn):
-            await world.ask(request)
+        for request in some(asks_of(document, service_resources.approval), count, turn):
+            await service_resources.ask(request)
 
-    world.require_no_fault()
+    service_resources.require_no_fault()
     assert [each[:2] for each in wrong] == []
-    assert await world.read_everything() >= 2
-    assert world.statuses.total() > 600
-    world.require_no_fault()
+    assert await service_resources.read_everything() >= 2
+    assert service_resources.statuses.total() > 600
+    service_resources.require_no_fault()
 
 
 @pytest.mark.req("card/s2s")
 @pytest.mark.guarantee(17)
 @PLACES
 async def test_no_naughty_string_makes_the_service_fail(
-    world: ServiceResources, count: int
+    service_resources: ServiceResources, count: int
 ) -> None:
     """Strings in a body, path, query or header do no harm, and accepted ones can be read again."""
     strings = naughty_strings()
     seen: set[int] = set()
     for turn, text in enumerate(strings):
-        asked = places(text, world.approval)
+        asked = places(text, service_resources.approval)
         for place, request in some(list(enumerate(asked)), count, turn):
             seen.add(place)
-            await world.ask(request)
+            await service_resources.ask(request)
     assert seen == set(range(len(places("", ""))))
 
-    world.require_no_fault()
-    assert await world.read_everything() > 20
-    assert {200, 202, 400, 401, 404, 415, 421, 422} <= set(world.statuses)
-    world.require_no_fault()
+    service_resources.require_no_fault()
+    assert await service_resources.read_everything() > 20
+    assert {200, 202, 400, 401, 404, 415, 421, 422} <= set(service_resources.statuses)
+    service_resources.require_no_fault()

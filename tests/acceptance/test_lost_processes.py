@@ -1,17 +1,18 @@
 """``kill -9``, freezing and SIGTERM: an acknowledged run survives them."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
 from caseworker.engine.events import LIFECYCLE, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
 from caseworker.runs.run import RunKey
-from tests.support.event_log import require_sound_events, stored_events
+from tests.support.event_log import stored_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_invariants import violations
 from tests.support.service import ServiceProcess, finished, model_settings, two_services
+
+pytestmark = pytest.mark.usefixtures("sound_events")
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 6"}}]}
 QUESTION = {
@@ -20,13 +21,6 @@ QUESTION = {
     "gold_answer": "42",
 }
 """A case whose first plan is wrong, so that a second call follows."""
-
-
-@pytest.fixture(autouse=True)
-def _sound_events(database_url: str) -> Iterator[None]:
-    """Check that every event log is valid, even after a change of owner."""
-    yield
-    require_sound_events(database_url)
 
 
 async def _in_second_call(service: ServiceProcess, provider: FakeProvider) -> None:

@@ -3,14 +3,13 @@
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 
 from tests.support.database import ACCEPT_ROWS, REFUSE_ROWS, proxied, upstream_of
-from tests.support.event_log import require_sound_events
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.fault_proxy import FaultProxy
@@ -25,13 +24,6 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 QUESTION = {"run_id": "survivor", "input": "What is 6 times 7?"}
-
-
-@pytest.fixture
-def sound_events(database_url: str) -> Iterator[None]:
-    """Check that every event log is valid after each test."""
-    yield
-    require_sound_events(database_url)
 
 
 @pytest.fixture

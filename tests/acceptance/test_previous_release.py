@@ -322,9 +322,9 @@ async def test_the_release_before_answers_in_threads_of_the_new_one_and_claims_n
         await thread.answer(content="Two?")
         thread.http = older
         third = await thread.answer(content="Three?")
-        said = [await thread.said()]
+        said = [await thread.contents()]
         thread.http = newer
-        said.append(await thread.said())
+        said.append(await thread.contents())
         assert third["run"]["status"] == "completed"
         fleet.before.child.freeze()
         await provider.script("(shared)", [Step(hang=True), Step(text="Four.")])

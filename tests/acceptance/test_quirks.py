@@ -21,13 +21,13 @@ from tests.support.odd_replies import (
     anthropic,
     beside,
     calling,
+    chat_completion,
     chunk,
     document,
-    said,
     so_far,
     stream,
+    stream_with_usage,
     use,
-    whole,
 )
 from tests.support.service import ServiceProcess, finished, model_settings
 from tests.support.threads import ThreadClient
@@ -174,7 +174,7 @@ CASES: Mapping[str, Case] = {
     ),
     "a whole reply without ids": Case(
         replies=[
-            whole(
+            chat_completion(
                 {"tool_calls": [{"function": {"name": CALCULATOR, "arguments": SIX}}]}, "tool_calls"
             ),
             DONE,
@@ -184,7 +184,7 @@ CASES: Mapping[str, Case] = {
     ),
     "arguments as an object": Case(
         replies=[
-            whole(
+            chat_completion(
                 {
                     "tool_calls": [
                         {"id": "a", "function": {"name": CALCULATOR, "arguments": json.loads(SIX)}}
@@ -235,10 +235,10 @@ CASES: Mapping[str, Case] = {
         right=_charged(150, 0.0006),
     ),
     "reasoning beside the output": Case(
-        replies=[said(beside(310, 200))], right=_charged(310, 0.0022)
+        replies=[stream_with_usage(beside(310, 200))], right=_charged(310, 0.0022)
     ),
     "reasoning within the output": Case(
-        replies=[said(beside(110, 5))], right=_charged(110, 0.0002)
+        replies=[stream_with_usage(beside(110, 5))], right=_charged(110, 0.0002)
     ),
     "think tags with line ends": Case(
         replies=[
@@ -268,7 +268,7 @@ CASES: Mapping[str, Case] = {
         right=lambda seen: seen.output == "It is 42." and ASKED_ONCE(seen),
     ),
     "another finish reason, whole": Case(
-        replies=[whole({"content": "It is 42."}, "end_turn")],
+        replies=[chat_completion({"content": "It is 42."}, "end_turn")],
         right=lambda seen: seen.output == "It is 42." and ASKED_ONCE(seen),
         streamed=False,
     ),
@@ -282,7 +282,7 @@ CASES: Mapping[str, Case] = {
         tools=(),
     ),
     "an answer that a content filter blocked, whole": Case(
-        replies=[whole({"content": None}, "content_filter")],
+        replies=[chat_completion({"content": None}, "content_filter")],
         right=_withheld,
         streamed=False,
         tools=(),
@@ -354,7 +354,7 @@ async def test_a_thread_goes_on_with_another_provider(
         thread = await ThreadClient.begin(http, f"t-{uuid.uuid4()}", agent=_agent(small))
         await thread.answer(content=f"6 times 7? {marker}")
         turn = await thread.answer(content="And again?", agent=_agent(big))
-        *_, last = await thread.said()
+        *_, last = await thread.contents()
 
     assert turn["run"]["status"] == "completed", turn["run"]["stop"]
     assert last == "As I said, 42."

@@ -90,7 +90,7 @@ async def ended_by(agent: Agent, end: str) -> None:
         case "error":
             await agent.finish({"error": {"class": "ValueError", "message": "No such city."}})
         case "superseded":
-            await (await agent.again()).ask("Go on")
+            await (await agent.next_attempt()).ask("Go on")
     if end != "superseded":
         await agent.ended()
 

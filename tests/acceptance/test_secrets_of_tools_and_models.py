@@ -13,7 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.support.canary_story import Story
+from tests.support.canary_requests import CanaryRequests
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
@@ -37,24 +37,26 @@ def service_settings(running_provider: FakeProvider) -> dict[str, str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def story(service: ServiceProcess, running_provider: FakeProvider) -> AsyncIterator[Story]:
-    """Return the completed story."""
+async def requests(
+    service: ServiceProcess, running_provider: FakeProvider
+) -> AsyncIterator[CanaryRequests]:
+    """Send all requests, and return them with their results."""
     timeout = httpx.Timeout(60)
     async with httpx.AsyncClient(base_url=service.url, timeout=timeout, trust_env=False) as http:
-        told = Story(http, running_provider)
-        for name, step in steps(told).items():
-            await ask(told, name, step)
-        await look_for(told)
-        yield told
+        requests = CanaryRequests(http, running_provider)
+        for name, step in steps(requests).items():
+            await ask(requests, name, step)
+        await look_for(requests)
+        yield requests
 
 
-def steps(story: Story) -> dict[str, Step]:
+def steps(requests: CanaryRequests) -> dict[str, Step]:
     """Return named replies of the provider."""
     for place in ("tool cause", "tool exception", "tool error", "tool code", "tool result"):
-        story.text(place)
-    page = f"<html><body>{story.text('page')}</body></html>"
-    limits = {"x-request-id": story.one("request id", "model key"), "retry-after": "0"}
-    limits["www-authenticate"] = f'Bearer realm="{story.one("realm", "email")}"'
+        requests.plant(place)
+    page = f"<html><body>{requests.plant('page')}</body></html>"
+    limits = {"x-request-id": requests.plant_one("request id", "model key"), "retry-after": "0"}
+    limits["www-authenticate"] = f'Bearer realm="{requests.plant_one("realm", "email")}"'
     strange = {"how": "answer", f"{'x' * 25}.{TORN[0]}@mail.example.org": 1}
     return {
         "breaks": Step(plan=action("talk", how="break")),
@@ -62,11 +64,11 @@ def steps(story: Story) -> dict[str, Step]:
         "answers": Step(plan=action("talk", how="answer")),
         "page": Step(status=503, raw_body=page, headers=limits),
         "teapot": Step(status=418, raw_body=page, headers=limits),
-        "half a plan": Step(text='{"actions": [{"tool": "' + story.text("half")),
+        "half a plan": Step(text='{"actions": [{"tool": "' + requests.plant("half")),
         "no tool": Step(plan=action(f"{'x' * 45} {TORN[0]}@mail.example.org")),
         "no tool either": Step(plan=action(f"{'x' * 35} password={TORN[1]}")),
         "no argument": Step(plan=action("talk", **strange)),
-        "no json": Step(raw_body=story.text("no json")),
+        "no json": Step(raw_body=requests.plant("no json")),
     }
 
 
@@ -74,93 +76,85 @@ def action(tool: str, **args: Any) -> dict[str, Any]:
     return {"actions": [{"tool": tool, "args": args}]}
 
 
-async def ask(story: Story, name: str, step: Step) -> None:
+async def ask(requests: CanaryRequests, name: str, step: Step) -> None:
     """Run a case and a graph that the provider answers with this reply."""
-    case = {"input": f"Case of {name}: {story.text(f'question {name}')}"}
-    prompt = f"Graph of {name}: {story.text(f'prompt {name}')}"
+    case = {"input": f"Case of {name}: {requests.plant(f'question {name}')}"}
+    prompt = f"Graph of {name}: {requests.plant(f'prompt {name}')}"
     steps = [{"id": "ask", "type": "llm", "data": {"prompt": prompt}}]
     graph = {"kind": "graph", "graph": {"steps": steps, "edges": []}}
     for marker, body in ((f"Case of {name}:", case), (f"Graph of {name}:", graph)):
-        await story.provider.script(marker, [step], repeat_last=True)
-        answer = await story.http.post("/runs", json=body, headers={"Prefer": "wait=30"})
-        story.runs[marker] = answer.json()
+        await requests.provider.script(marker, [step], repeat_last=True)
+        answer = await requests.http.post("/runs", json=body, headers={"Prefer": "wait=30"})
+        requests.runs[marker] = answer.json()
 
 
-async def look_for(story: Story) -> None:
+async def look_for(requests: CanaryRequests) -> None:
     """Request missing resources whose names are secrets."""
     for kind in ("email", "model key", "web token", "account", "phone"):
-        value = story.one(f"path {kind}", kind)
+        value = requests.plant_one(f"path {kind}", kind)
         for path in ("/runs/{}/trace", "/runs/{}/artifacts/{}", "/graphs/{}/versions/1", "/{}"):
-            story.answers.append(await story.http.get(path.format(value, value)))
-        story.answers.append(await story.http.delete(f"/graphs/{value}"))
-        story.answers.append(await story.http.put("/runs", params={"q": value}))
+            requests.answers.append(await requests.http.get(path.format(value, value)))
+        requests.answers.append(await requests.http.delete(f"/graphs/{value}"))
+        requests.answers.append(await requests.http.put("/runs", params={"q": value}))
 
 
-def leaks(story: Story, surfaces: list[Surface]) -> list[str]:
-    """Return each leaked canary with the surface that shows it."""
-    found = {
-        f"{leaked} in {surface.name}"
-        for surface in surfaces
-        for canaries in story.canaries.values()
-        for leaked in canaries.leaked_into(surface.text)
-    }
-    return sorted(
-        found
-        | {f"{part} in {each.name}" for part in TORN for each in surfaces if part in each.text}
-    )
+def leaks(requests: CanaryRequests, surfaces: list[Surface]) -> list[str]:
+    """Return each leaked canary or part of one, with the surface that shows it."""
+    parts = {f"{part} in {each.name}" for part in TORN for each in surfaces if part in each.text}
+    return sorted({*requests.leaks(surfaces), *parts})
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_every_way_was_gone(story: Story, module_database_url: str) -> None:
+async def test_every_way_was_gone(requests: CanaryRequests, module_database_url: str) -> None:
     """Otherwise the searches below would prove nothing."""
-    statuses = {name: run["status"] for name, run in story.runs.items()}
+    statuses = {name: run["status"] for name, run in requests.runs.items()}
     kept = "".join(each.text for each in columns_of(module_database_url) if each.name in KEPT)
 
     assert set(statuses.values()) == {"completed", "failed"}
-    assert story.runs["Case of answers:"]["result"]["answer"]  # nothing could confirm it
+    assert requests.runs["Case of answers:"]["result"]["answer"]  # nothing could confirm it
     assert statuses["Case of breaks:"] == statuses["Case of half a plan:"] == "failed"
     for place in ("tool result", "half", "question page"):
-        assert story.canaries[place].of("email").needle in kept, place
+        assert requests.canaries[place].of("email").needle in kept, place
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2")
 async def test_what_tools_and_models_say_is_not_logged(
-    story: Story, service: ServiceProcess
+    requests: CanaryRequests, service: ServiceProcess
 ) -> None:
     """The log level is debug, and tracebacks are included."""
     lines = [json.loads(line) for line in service.child.stderr.splitlines() if line]
     output = service.child.stdout + service.child.stderr
 
-    assert len(lines) > len(story.runs)
-    assert leaks(story, [Surface("output", output), Surface("lines", plain(lines))]) == []
+    assert len(lines) > len(requests.runs)
+    assert leaks(requests, [Surface("output", output), Surface("lines", plain(lines))]) == []
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2")
 async def test_what_tools_and_models_say_is_kept_in_the_journal_alone(
-    story: Story, module_database_url: str
+    requests: CanaryRequests, module_database_url: str
 ) -> None:
     """Events and queue jobs contain no copy."""
     elsewhere = [each for each in columns_of(module_database_url) if each.name not in KEPT]
 
     assert {each.name.partition(".")[0] for each in elsewhere} >= {"events", "calls"}
-    assert leaks(story, elsewhere) == []
+    assert leaks(requests, elsewhere) == []
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/19.2", "002/13.5")
-async def test_what_tools_and_models_say_is_not_told_of_a_run(story: Story) -> None:
+async def test_what_tools_and_models_say_is_not_told_of_a_run(requests: CanaryRequests) -> None:
     """This covers its view without the result, its trace, its events and its receipt."""
-    for name, run in story.runs.items():
-        assert leaks(story, await views_of(story.http, run["run_id"])) == [], name
+    for name, run in requests.runs.items():
+        assert leaks(requests, await views_of(requests.http, run["run_id"])) == [], name
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.req("002/23.5")
-async def test_what_is_not_found_is_not_named(story: Story) -> None:
+async def test_what_is_not_found_is_not_named(requests: CanaryRequests) -> None:
     """A path may contain a secret that a caller pasted by mistake."""
-    assert len(story.answers) == 30
-    for answer in story.answers:
+    assert len(requests.answers) == 30
+    for answer in requests.answers:
         assert 400 <= answer.status_code < 500, answer.url
-        assert leaks(story, [Surface("answer", answer.text + str(answer.headers.raw))]) == []
+        assert leaks(requests, [Surface("answer", answer.text + str(answer.headers.raw))]) == []

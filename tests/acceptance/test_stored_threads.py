@@ -58,7 +58,7 @@ async def test_a_turn_of_a_long_chat_stores_as_much_as_the_first(
             assert turn["run"]["status"] == "completed"
             if number in (19, 39, 59):
                 sizes.append(stored_bytes(database_url))
-        said = await thread.said()
+        said = await thread.contents()
 
     first, *_, last = (after - before for before, after in pairwise(sizes))
     assert said[1::2] == answers

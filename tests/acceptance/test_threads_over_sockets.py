@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.threads import ThreadClient, prompts
+from tests.support.threads import AGENT, ThreadClient, prompts
 
 
 @pytest.mark.req("004/chat", "004/one-path")
@@ -42,6 +42,31 @@ async def test_a_message_is_answered_by_a_run_with_the_chat_before_it(
 
 
 @pytest.mark.req("004/chat")
+async def test_a_response_shows_the_messages_as_the_thread_lists_them(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Whether the process reads them or knows them from the run that it has just executed."""
+    call = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+    steps = [Step(text=f"Answer {number}.") for number in range(3)]
+    steps += [Step(tool_calls=[call]), Step(text="42."), Step(text="Done.")]
+    await provider.script("(shown)", [*steps, Step(text="Again."), Step(status=400)])
+    agent = {**AGENT, "tools": ["calculator"]}
+    thread = await ThreadClient.begin(http, "shown", agent=agent)
+    http.headers["Prefer"] = "wait=60"
+
+    turns = [await thread.post(content=f"{number}? (shown)") for number in range(5)]
+    turns += [await thread.post(f"{turns[-1]['assistant']['message_id']}/retry")]
+    turns += [await thread.post(content="Fail.")]
+
+    listed = {one["message_id"]: one for one in await thread.messages()}
+    shown = [turn[role] for turn in turns for role in ("user", "assistant") if turn[role]]
+    retried = turns[4]["assistant"]["message_id"]
+    assert [one["status"] for one in shown if one["run_id"]] == ["completed"] * 6 + ["failed"]
+    assert [one for one in shown if one["message_id"] != retried] == list(listed.values())
+    assert len(turns[5]["assistant"]["siblings"]) == 2
+
+
+@pytest.mark.req("004/chat")
 async def test_an_edited_message_begins_a_branch_of_its_own(
     http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -56,8 +81,8 @@ async def test_an_edited_message_begins_a_branch_of_its_own(
     await thread.answer(content="3?")
 
     french = ["1? (edit)", "One.", "2, in French?", "Deux.", "3?", "Trois."]
-    assert await thread.said() == french
-    assert await thread.said(leaf=edited["user"]["message_id"]) == french
+    assert await thread.contents() == french
+    assert await thread.contents(leaf=edited["user"]["message_id"]) == french
     old = await thread.messages(leaf=second["user"]["message_id"])
     assert [one["content"] for one in old] == ["1? (edit)", "One.", "2?", "Two."]
     both = [second["user"]["message_id"], edited["user"]["message_id"]]
@@ -86,8 +111,8 @@ async def test_an_answer_is_tried_again_beside_the_first(
     answers = [turn["assistant"]["message_id"] for turn in (first, again, third)]
     assert third["assistant"]["siblings"] == answers
     assert again["user"] is None
-    assert await thread.said() == ["Tea or coffee? (retry)", "Milk."]
-    assert await thread.said(leaf=answers[0]) == ["Tea or coffee? (retry)", "Tea."]
+    assert await thread.contents() == ["Tea or coffee? (retry)", "Milk."]
+    assert await thread.contents(leaf=answers[0]) == ["Tea or coffee? (retry)", "Tea."]
     assert await prompts(provider, "(retry)") == [["Tea or coffee? (retry)"]] * 3
 
 
@@ -104,7 +129,7 @@ async def test_an_answer_that_had_come_to_its_end_is_asked_to_go_on(
     await thread.answer(content="The last?")
 
     assert more["assistant"]["parent_id"] == first["assistant"]["message_id"]
-    assert await thread.said() == ["The alphabet? (more)", "A, B.", "C, D.", "The last?", "Z."]
+    assert await thread.contents() == ["The alphabet? (more)", "A, B.", "C, D.", "The last?", "Z."]
     assert (await prompts(provider, "(more)"))[1:] == [
         ["The alphabet? (more)", "A, B.", "Go on."],
         ["The alphabet? (more)", "A, B.", "Go on.", "C, D.", "The last?"],
@@ -123,7 +148,7 @@ async def test_an_answer_that_a_limit_halted_goes_on_for_the_rest_of_its_cost(
     thread = await ThreadClient.begin(http, "halted", agent=agent)
     halted = await thread.answer(content="6*7? (halted)", budget={"max_tool_calls": 0})
     assert halted["run"]["status"] == "halted"
-    assert await thread.said() == ["6*7? (halted)", "I could not look."]
+    assert await thread.contents() == ["6*7? (halted)", "I could not look."]
 
     action = f"{halted['assistant']['message_id']}/continue"
     whole = await thread.answer(action, budget={"max_tool_calls": 5})
@@ -131,7 +156,7 @@ async def test_an_answer_that_a_limit_halted_goes_on_for_the_rest_of_its_cost(
     assert whole["run"]["status"] == "completed", whole["run"]
     ids = [turn["assistant"]["message_id"] for turn in (halted, whole)]
     assert whole["assistant"]["siblings"] == ids
-    assert await thread.said() == ["6*7? (halted)", "It is 42."]
+    assert await thread.contents() == ["6*7? (halted)", "It is 42."]
     assert len(await provider.arrivals("(halted)")) == 3
     assert (whole["run"]["usage"]["llm_calls_small"], whole["run"]["usage"]["tool_calls"]) == (1, 1)
 
@@ -158,7 +183,7 @@ async def test_an_answer_may_come_as_a_stream_of_its_events(
         if one["type"] == "content_chunk":
             text = text[: one["data"]["offset"]] + one["data"]["content"]
     assert text == "Streaming is fun."
-    assert (await thread.said())[-1] == text
+    assert (await thread.contents())[-1] == text
 
 
 @pytest.mark.req("004/chat", "003/FR3.4")
@@ -313,7 +338,7 @@ async def test_the_next_answer_sees_the_calls_of_tools_behind_the_earlier_ones(
         {"role": "assistant", "content": "Yes."},
         {"role": "user", "content": "And now?"},
     ]
-    assert await thread.said() == [
+    assert await thread.contents() == [
         *(f"6*7? {marker}", "It is 42.", "Sure?", "Yes.", "And now?", "Still.")
     ]
 

@@ -180,7 +180,7 @@ class TracedService:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(postgres: TestServer) -> AsyncIterator[TracedService]:
+async def traced_service(postgres: TestServer) -> AsyncIterator[TracedService]:
     async with AsyncExitStack() as stack:
         model, tools, hook = [await stack.enter_async_context(receiving()) for _ in range(3)]
         model.answer(json_answer(REPLY))
@@ -208,8 +208,8 @@ async def world(postgres: TestServer) -> AsyncIterator[TracedService]:
         assert (await http.post("/webhooks/secret", json={})).status_code == 201
         listed = await http.get("/tools", headers={"traceparent": CALLER})
         assert "web.echo" in listed.text
-        world = TracedService(http, model, tools, hook, opening=tuple(tools.arrivals))
-        yield world
+        traced_service = TracedService(http, model, tools, hook, opening=tuple(tools.arrivals))
+        yield traced_service
 
 
 def read(carrier: Mapping[str, str]) -> SpanContext:
@@ -219,10 +219,12 @@ def read(carrier: Mapping[str, str]) -> SpanContext:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: TracedService) -> None:
+async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(
+    traced_service: TracedService,
+) -> None:
     """The header has the span of the call, in the trace of the run's caller."""
-    model, tool, hook = await world.arrivals("told", {"traceparent": CALLER})
-    shown = await world.spans("told")
+    model, tool, hook = await traced_service.arrivals("told", {"traceparent": CALLER})
+    shown = await traced_service.spans("told")
 
     for arrival, name in (
         (model, "chat m"),
@@ -241,38 +243,38 @@ async def test_what_a_run_calls_is_told_of_the_span_that_calls_it(world: TracedS
 @pytest.mark.parametrize("own", [{}, {"traceparent": CALLER.replace("1", "2")}])
 @pytest.mark.req("cw/15.calls")
 async def test_the_provider_gets_the_span_of_a_call_of_the_gateway(
-    own: Mapping[str, str], world: TracedService
+    own: Mapping[str, str], traced_service: TracedService
 ) -> None:
     """The span belongs to the trace of the run, not to that of the client's request."""
-    world.model.arrivals.clear()
+    traced_service.model.arrivals.clear()
     run_id = f"gateway-{len(own)}"
     body = {"kind": "external", "run_id": run_id}
-    created = await world.http.post("/runs", json=body, headers={"traceparent": CALLER})
+    created = await traced_service.http.post("/runs", json=body, headers={"traceparent": CALLER})
     key = created.json()["access"]["key"]
     asked = {"model": "big", "messages": [{"role": "user", "content": "Hello"}]}
     headers = {"Authorization": f"Bearer {key}", **own}
-    reply = await world.http.post(
+    reply = await traced_service.http.post(
         "/gateway/openai/v1/chat/completions", json=asked, headers=headers
     )
     assert reply.status_code == 200, reply.text
-    await world.http.post(f"/runs/{run_id}/finish", json={"output": 1})
-    [model] = world.model.arrivals
+    await traced_service.http.post(f"/runs/{run_id}/finish", json={"output": 1})
+    [model] = traced_service.model.arrivals
     told = read(model.headers)
     assert f"{told.trace_id:032x}" == TRACE_ID
-    assert f"{told.span_id:016x}" == (await world.spans(run_id))["chat m"]
+    assert f"{told.span_id:016x}" == (await traced_service.spans(run_id))["chat m"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_spans_of_functions_and_tools_are_children_of_the_services_spans(
-    world: TracedService,
+    traced_service: TracedService,
 ) -> None:
     """The parent is the step or call that executes them, on the event loop and in threads."""
     OWN_SPANS.clear()
     body = {"run_id": "spanning", "kind": "graph", "graph": SPANNING}
     headers = {"Prefer": "wait=30", "traceparent": CALLER}
-    answer = await world.http.post("/runs", json=body, headers=headers)
+    answer = await traced_service.http.post("/runs", json=body, headers=headers)
     assert answer.json().get("status") == "completed", answer.text
-    shown = await world.spans("spanning")
+    shown = await traced_service.spans("spanning")
 
     own = {span.name: span for span in OWN_SPANS.get_finished_spans()}
 
@@ -286,13 +288,13 @@ async def test_spans_of_functions_and_tools_are_children_of_the_services_spans(
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("headers", [{"traceparent": CALLER}, {}])
 async def test_the_log_lines_of_a_run_name_its_trace(
-    world: TracedService, headers: dict[str, str]
+    traced_service: TracedService, headers: dict[str, str]
 ) -> None:
     """The trace is the caller's, or the one of the run's own spans."""
     run_id = f"logged-{len(headers)}"
     with capture_logs(processors=[merge_contextvars]) as lines:
-        await world.arrivals(run_id, headers)
-    told = await world.http.get(f"/runs/{run_id}/trace", params={"format": "otlp"})
+        await traced_service.arrivals(run_id, headers)
+    told = await traced_service.http.get(f"/runs/{run_id}/trace", params={"format": "otlp"})
     [scope] = told.json()["resourceSpans"][0]["scopeSpans"]
 
     [finished] = [line for line in lines if line["event"] == "run.finished"]
@@ -301,26 +303,28 @@ async def test_the_log_lines_of_a_run_name_its_trace(
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(world: TracedService) -> None:
+async def test_the_session_to_a_server_of_tools_belongs_to_no_trace(
+    traced_service: TracedService,
+) -> None:
     """The session outlives the call that opened it."""
-    assert [each for each in world.opening if b"tools/list" in each.body]
-    assert not any("traceparent" in each.headers for each in world.opening)
-    assert not any(b"traceparent" in each.body for each in world.opening)
+    assert [each for each in traced_service.opening if b"tools/list" in each.body]
+    assert not any("traceparent" in each.headers for each in traced_service.opening)
+    assert not any(b"traceparent" in each.body for each in traced_service.opening)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_trace_that_is_not_kept_is_told_as_such(world: TracedService) -> None:
+async def test_a_trace_that_is_not_kept_is_told_as_such(traced_service: TracedService) -> None:
     """Called services get the sampling decision of the caller."""
-    arrivals = await world.arrivals("unsampled", {"traceparent": f"{CALLER[:-2]}00"})
+    arrivals = await traced_service.arrivals("unsampled", {"traceparent": f"{CALLER[:-2]}00"})
 
     assert [read(each.headers).trace_flags.sampled for each in arrivals] == [False] * 3
     assert all(read(each.headers).is_valid for each in arrivals)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_nobody_is_told_of_a_trace_that_nobody_keeps(world: TracedService) -> None:
+async def test_nobody_is_told_of_a_trace_that_nobody_keeps(traced_service: TracedService) -> None:
     """The run has no trace of its caller, and no spans are exported."""
-    arrivals = await world.arrivals("silent", {})
+    arrivals = await traced_service.arrivals("silent", {})
 
     assert not any("traceparent" in each.headers for each in arrivals)
     assert b"traceparent" not in arrivals[1].body

@@ -1,117 +1,96 @@
 """Ten thousand runs that wait for approvals cost a process nothing."""
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
-import httpx
 import psutil
 import pytest
 
-from tests.support.noting_tool import NOTES, noted
+from tests.support.approvals import People, decide, graph_run, note, people
+from tests.support.noting_tool import noted
 from tests.support.service import ServiceProcess
-from tests.support.stores import open_oracle
+from tests.support.stores import Oracle, eventually, open_oracle
 
 WAITING = 10_000
 APPROVED = 100
-IDLE_SECONDS = 4.0
+CALLERS = 20
+"""Connections that post runs at once."""
+BEATS = 4
 GROWTH_BYTES = 16 << 20
 
-GRAPH = {
-    "steps": [{"id": "write", "type": "tool", "data": {"tool": "note", "args": {"text": "hi"}}}],
-    "edges": [],
-}
-
-CLONES = "(SELECT 'w' || n AS new_id FROM generate_series(1, %s) n) AS clones"
-COLUMNS = """
-SELECT string_agg(column_name, ', ' ORDER BY ordinal_position) AS names
-FROM information_schema.columns WHERE table_name = %s AND table_schema = current_schema()
-"""
-ID_OF_CLONE = """left(encode(sha256(convert_to(
-    format('["%%s", "%%s", "%%s"]', new_id, call_key, {asked}), 'UTF8')), 'hex'), 32)"""
+HEARTBEAT = "SELECT max(beat_at) FROM workers"
 
 
-async def clone_everything(url: str) -> None:
-    """Copy the waiting run with all its rows to ten thousand other IDs.
+async def post_runs(client: People, numbers: range) -> None:
+    for number in numbers:
+        await client.post_run(graph_run(f"w{number}", note("write", "hi")))
 
-    The ID of each approval is derived from the ID of its run, as in the engine.
+
+async def until_waiting(oracle: Oracle, count: int) -> None:
+    """Wait until ``count`` runs wait for an approval."""
+
+    async def waiting() -> bool:
+        statement = "SELECT count(*) FROM runs WHERE status = 'waiting'"
+        return bool(await oracle.value(statement) == count)
+
+    await eventually(waiting, seconds=1100)
+
+
+async def idle_cost(service: ServiceProcess, oracle: Oracle) -> tuple[float, int]:
+    """Return the CPU seconds that an idle process uses in four heartbeats, and its memory.
+
+    The memory is in bytes. The heartbeats are the clock: a slow machine makes them later.
     """
-    async with open_oracle(url) as oracle:
-        hashed = await oracle.value(
-            "SELECT DISTINCT request_hash FROM calls WHERE call_key LIKE '%%/approval'"
-        )
-        for table in ("runs", "calls", "events", "approvals"):
-            names = str(await oracle.value(COLUMNS, table)).split(", ")
-            made = {
-                "run_id": "new_id",
-                "approval_id": ID_OF_CLONE.format(asked=f"'{hashed}'"),
-            }
-            chosen = ", ".join(made.get(name, f"one.{name}") for name in names)
-            await oracle.rows(
-                f"INSERT INTO {table} ({', '.join(names)})"  # noqa: S608 - our own words
-                f" SELECT {chosen} FROM {table} one, {CLONES} WHERE one.run_id = 'first'",
-                WAITING,
-            )
-        await oracle.rows("ANALYZE")
+    process = psutil.Process(service.child.worker_pid)
+    cpu: list[float] = []
+    for _ in range(1 + BEATS):
+        await next_heartbeat(oracle)
+        times = process.cpu_times()
+        cpu.append(times.user + times.system)
+    return cpu[-1] - cpu[0], process.memory_info().rss
 
 
-async def cost(process: psutil.Process) -> tuple[float, int]:
-    """Return the share of a core that an idle process uses, and its memory in bytes."""
-    before = process.cpu_times()
-    await asyncio.sleep(IDLE_SECONDS)
-    after = process.cpu_times()
-    used = after.user + after.system - before.user - before.system
-    return used / IDLE_SECONDS, process.memory_info().rss
+async def next_heartbeat(oracle: Oracle) -> None:
+    before = await oracle.value(HEARTBEAT)
 
+    async def beaten() -> bool:
+        return bool(await oracle.value(HEARTBEAT) != before)
 
-async def until_waiting(http: httpx.AsyncClient, run_id: str) -> None:
-    async with asyncio.timeout(150):
-        while True:
-            if (await http.get(f"/runs/{run_id}")).json()["status"] == "waiting":
-                return
-            await asyncio.sleep(0.02)
-
-
-async def decide(http: httpx.AsyncClient, asked: dict[str, Any]) -> int:
-    path = f"/runs/{asked['run_id']}/approvals/{asked['approval_id']}"
-    return (await http.post(path, content=json.dumps({"decision": "approve"}))).status_code
+    await eventually(beaten)
 
 
 @pytest.mark.proof
 async def test_ten_thousand_runs_that_wait_cost_a_process_nothing(
-    database_url: str, tmp_path: Path
+    database_url: str, settings: dict[str, str], notes: Path
 ) -> None:
-    """Memory and idle CPU stay the same, and a hundred decisions take effect as usual."""
-    notes = tmp_path / "notes"
-    settings = {"TOOLS_PLUGINS": '["tests.support.noting_tool:NotingTool"]', NOTES: str(notes)}
-    json_body = {"Content-Type": "application/json"}
-    async with (
-        ServiceProcess(database_url, settings=settings) as service,
-        httpx.AsyncClient(
-            base_url=service.url, trust_env=False, timeout=600, headers=json_body
-        ) as http,
-    ):
-        body = {"kind": "graph", "run_id": "first", "graph": GRAPH}
-        assert (await http.post("/runs", json=body)).status_code == 202
-        await until_waiting(http, "first")
-        process = psutil.Process(service.child.worker_pid)
-        cpu_alone, memory_alone = await cost(process)
+    """A process with them needs the memory and the idle CPU of one with a single waiting run."""
+    async with open_oracle(database_url) as oracle:
+        async with ServiceProcess(database_url, settings=settings) as service:
+            async with people(service) as client:
+                await post_runs(client, range(1))
+            await until_waiting(oracle, 1)
+        async with ServiceProcess(database_url, settings=settings) as service:
+            cpu_alone, memory_alone = await idle_cost(service, oracle)
+            async with people(service) as client, asyncio.TaskGroup() as group:
+                for caller in range(CALLERS):
+                    group.create_task(post_runs(client, range(1 + caller, WAITING, CALLERS)))
+            await until_waiting(oracle, WAITING)
 
-        await clone_everything(database_url)
-        cpu, memory = await cost(process)
-        assert memory - memory_alone < GROWTH_BYTES, (memory_alone, memory)
-        assert cpu < 2 * cpu_alone + 0.1, (cpu_alone, cpu)
+        async with (
+            ServiceProcess(database_url, settings=settings) as service,
+            people(service) as client,
+        ):
+            cpu, memory = await idle_cost(service, oracle)
+            assert memory - memory_alone < GROWTH_BYTES, (memory_alone, memory)
+            assert cpu < 2 * cpu_alone + 0.1 * BEATS, (cpu_alone, cpu)
 
-        page = (await http.get("/approvals", params={"limit": APPROVED})).json()["approvals"]
-        assert len(page) == APPROVED
-        assert {await decide(http, each) for each in page} == {202}
-        async with asyncio.timeout(150):
-            while True:
-                if len(noted(notes)) >= APPROVED:
-                    break
-                await asyncio.sleep(0.05)
-        async with open_oracle(database_url) as oracle:
-            count = "SELECT count(*) FROM runs WHERE status = 'waiting'"
-            assert await oracle.value(count) == WAITING + 1 - APPROVED
-        assert len(set(noted(notes))) == APPROVED
+            page = (await client.get(f"/approvals?limit={APPROVED}")).json()["approvals"]
+            assert len(page) == APPROVED
+            assert {(await decide(client, each)).status_code for each in page} == {202}
+
+            async def effective() -> bool:
+                return len(noted(notes)) >= APPROVED
+
+            await eventually(effective)
+            await until_waiting(oracle, WAITING - APPROVED)
+            assert len(set(noted(notes))) == APPROVED

@@ -1,5 +1,6 @@
 """The installed service: complete wheels, outside any source tree."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.processes import ChildProcess
-from tests.support.service import model_settings
+from tests.support.service import ServiceProcess, finished, model_settings
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "app" / "caseworker_cases"
@@ -27,6 +28,8 @@ PROJECTS = [
 ]
 PROJECT = PROJECTS[0]
 UV = Path(sys.executable).parent / "uv"
+
+RUN_IDS = ("waits", "unwanted")
 
 pytestmark = pytest.mark.proof
 
@@ -96,7 +99,7 @@ def test_they_hold_all_files_and_entry_points(installed: Path) -> None:
     assert not any((installed / top).exists() for top in ("app", "migrations"))
     assert dict(points["console_scripts"]) == PROJECT["scripts"]
     groups = [group for project in PROJECTS for group in project["entry-points"].items()]
-    assert len(groups) == 5
+    assert len(groups) == 6
     declared: dict[str, dict[str, str]] = {}
     for group, named in groups:
         declared.setdefault(group, {}).update(named)
@@ -204,14 +207,57 @@ def test_without_extras_it_serves_all_but_cases(
 
     assert "pip install 'caseworker[cases]' adds cases" in doctor.stdout
     assert "planner" not in doctor.stdout
+    assert "unknown provider" not in doctor.stdout
     assert no_database.returncode == no_otel.returncode == 2
     assert "pip install 'caseworker[embedded]'" in no_database.stderr + no_database.stdout
     assert "pip install 'caseworker[otel]'" in no_otel.stderr + no_otel.stdout
     assert refused.status_code == 422
-    assert refused.json()["errors"] == [
-        {"field": "kind", "message": "Runs of kind case need caseworker[cases]."}
-    ]
+    [fault] = refused.json()["errors"]
+    assert fault["field"] == "kind"
+    assert "pip install 'caseworker[cases]'" in fault["message"]
     assert (ran.status_code, ran.json()["status"]) == (200, "completed"), ran.text
+
+
+async def test_a_stored_case_waits_in_an_environment_without_its_package(
+    bare: Path, empty_database_url: str, tmp_path: Path
+) -> None:
+    """The service of the wheel shows and cancels cases of a complete service, and claims none."""
+    async with (
+        ServiceProcess(empty_database_url, "--no-worker", "--migrate") as full,
+        full.client() as client,
+    ):
+        for run_id in RUN_IDS:
+            await client.post_run({"run_id": run_id, "input": "What is 6 * 7?"})
+    clean = {"PATH": os.environ["PATH"], "AUTH_ANONYMOUS": "loopback", "SERVER_PORT": "0"}
+    command = (str(bare / "python"), "-u", str(bare / "caseworker"), "serve")
+    route = {"when": {"path": "default", "op": "ge", "value": 1}, "to": "next"}
+    step = {"id": "a", "type": "router", "data": {"routes": [route]}}
+    graph = {"kind": "graph", "graph": {"steps": [step], "edges": []}, "input": 1}
+    env = {**clean, "DATABASE_URL": empty_database_url}
+    with ChildProcess(command, env=env, cwd=tmp_path) as child:
+        until = time.monotonic() + 600
+        while "Caseworker listens on " not in child.stdout:
+            assert child.exit_code is None, child.stderr
+            assert time.monotonic() < until, child.stdout + child.stderr
+            await asyncio.sleep(0.1)
+        url = child.stdout.split("Caseworker listens on ")[1].split()[0]
+        async with httpx.AsyncClient(base_url=url, timeout=600) as client_of_bare:
+            ran = await client_of_bare.post("/runs", json=graph, headers={"Prefer": "wait=60"})
+            cancelled = await client_of_bare.delete("/runs/unwanted")
+            runs = {name: (await client_of_bare.get(f"/runs/{name}")).json() for name in RUN_IDS}
+        complaints = child.stderr
+    async with ServiceProcess(empty_database_url) as full, full.client() as client:
+        ended = await finished(client, "waits")
+
+    assert (ran.status_code, ran.json()["status"]) == (200, "completed"), ran.text
+    assert cancelled.status_code == 202, cancelled.text
+    assert [(run["kind"], run["status"]) for run in runs.values()] == [
+        ("case", "queued"),
+        ("case", "cancelled"),
+    ]
+    assert "2 runs wait for a process that has it" in complaints
+    assert "run.declined" not in complaints
+    assert (ended["status"], ended["result"]["answer"]) == ("completed", "42")
 
 
 def test_a_project_is_created_and_tested_with_the_wheel_alone(bare: Path, tmp_path: Path) -> None:

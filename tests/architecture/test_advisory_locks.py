@@ -17,7 +17,7 @@ KEYS = {
     "LOCK_ATTEMPTS": r"hashtextextended(%s || E'\n' || %s, 3)",
     "HOLD_WORKER_LIFE": "hashtextextended(%s, 1)",
     "TRY_WORKER_LIFE": "hashtextextended(worker_id, 1)",
-    "TRY_LOCK_MIGRATION": "1130459749",
+    "TRY_LOCK_MIGRATION": "1130460005",
     "LOCK_COSTS": "hashtextextended('costs', 3)",
     "TRY_LOCK_COSTS": "hashtextextended('costs', 3)",
 }

@@ -99,13 +99,13 @@ SHARED: Final = {
     "caseworker/runs/execute/executor.py RunSlots": "run slots",
     "caseworker/runs/execute/executor.py Semaphore": "releases of runs at the end of a process",
     "caseworker/runs/execute/executor.py StepSlots": "steps of a run",
-    "caseworker/features/definitions/postgres/definition_heads.py GroupCommit": (
+    "caseworker/features/definitions/postgres.py GroupCommit": (
         "commits of the journal and of accepted runs, look-ups of definitions"
     ),
-    "caseworker/runs/journal/postgres/journal.py GroupCommit": (
+    "caseworker/runs/journal/postgres.py GroupCommit": (
         "commits of the journal and of accepted runs, look-ups of definitions"
     ),
-    "caseworker/runs/execute/queue/worker.py AsyncConnectionPool": OF_ONE,
+    "caseworker/runs/execute/queue.py AsyncConnectionPool": OF_ONE,
     "caseworker/runtime_api/execution.py BlockingPool": OF_ONE,
     "caseworker/runtime_api/execution.py StepSlots": OF_ONE,
     "caseworker/runtime_api/graph.py Queue": OF_ONE,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tests.attacks import graphs, tenants
-from tests.attacks.target import Target, held
+from tests.attacks.target import Target, open_connections
 from tests.support.fake_provider.script import Step
 
 _CHUNK = 1 << 20
@@ -84,7 +84,7 @@ def _still_open(connections: list[socket.socket]) -> int:
 
 def slow_heads(target: Target) -> str:
     """Leave 400 heads unfinished."""
-    with held(target, 400, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-") as connections:
+    with open_connections(target, 400, b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-") as connections:
         time.sleep(15)
         return f"{_still_open(connections)} of 400 still open after 15 s"
 
@@ -94,7 +94,7 @@ def held_bodies(target: Target) -> str:
     body = b'{"kind":"graph","graph":{"x":"' + b"a" * 1_290_000
     head = b"POST /runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     length = b"Content-Length: %d\r\n\r\n" % (len(body) + 100)
-    with held(target, 300, head + length + body) as connections:
+    with open_connections(target, 300, head + length + body) as connections:
         time.sleep(15)
         return f"{_still_open(connections)} of 300 still open after 15 s"
 
@@ -102,7 +102,7 @@ def held_bodies(target: Target) -> str:
 def unread_answers(target: Target) -> str:
     """Request documents on 200 connections, and read none of them."""
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4
-    with held(target, 200, ask) as connections:
+    with open_connections(target, 200, ask) as connections:
         time.sleep(25)
         return f"{_still_open(connections)} of 200 still open after 25 s"
 

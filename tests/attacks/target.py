@@ -58,6 +58,6 @@ class Target:
 
 
 @contextmanager
-def held(target: Target, count: int, begun: bytes) -> Iterator[list[socket.socket]]:
+def open_connections(target: Target, count: int, begun: bytes) -> Iterator[list[socket.socket]]:
     with ExitStack() as stack:
         yield [stack.enter_context(target.connect(begun)) for _ in range(count)]

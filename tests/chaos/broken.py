@@ -37,7 +37,7 @@ from typing import Any
 import caseworker.runs.execute.execution as execution
 import caseworker.runs.execute.postgres.runs as postgres_runs
 import caseworker.runs.http.runs as run_routes
-import caseworker.runs.journal.postgres.journal as postgres_journal
+import caseworker.runs.journal.postgres as postgres_journal
 import caseworker.runs.recover.postgres as postgres_workers
 from caseworker.core.budget.reservations import Account, Reservation, ReservationQueue
 from caseworker.core.budget.usage import Charge
@@ -48,7 +48,7 @@ from caseworker.engine.events import STEP_COMPLETED, Event
 from caseworker.engine.ports import CallOutcome, Recorded
 from caseworker.runs.accept.postgres.batch_accept import RunInsert
 from caseworker.runs.journal.journal import RunJournal
-from caseworker.runs.journal.postgres.journal import PostgresJournal
+from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.ports import Beat
 from caseworker.runs.postgres.run_statements import RELEASE
 from caseworker.runs.recover.failure_detector import SilenceWatch

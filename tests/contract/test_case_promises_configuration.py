@@ -33,7 +33,7 @@ async def test_six_small_and_two_big_calls_are_what_a_case_may_make(configured: 
 
     run = await configured.run(small, **PATIENT, gold_answer="42")
 
-    assert await configured.asked() == {"small": 6, "big": 2}
+    assert await configured.call_counts() == {"small": 6, "big": 2}
     assert "max_llm_calls_small" in rulings(run)
     assert (run["status"], run["finish_reason"]) == ("failed", "big_fail")
 
@@ -45,7 +45,7 @@ async def test_six_tool_calls_are_what_a_case_may_make(configured: Configured) -
 
     assert (run["status"], run["stop"]["dimension"]) == ("halted", "tool_calls")
     assert (run["stop"]["limit"], run["usage"]["tool_calls"]) == (6, 6)
-    assert await configured.asked() == {"small": 2, "big": 0}
+    assert await configured.call_counts() == {"small": 2, "big": 0}
     assert run["result"]["counters"]["tool_calls"] == len(run["result"]["evidence"]) == 6
 
 
@@ -68,7 +68,7 @@ async def test_a_configured_limit_allows_exactly_so_much(
     """The limit is exact, and a halted run names it."""
     run = await configured.run([FAILING], **limit)
 
-    assert await configured.asked() == asked
+    assert await configured.call_counts() == asked
     assert (run["stop"] or {}).get("dimension") == dimension
     assert run["finish_reason"] == ("budget" if dimension else "big_fail")
 
@@ -93,7 +93,7 @@ async def test_sixty_seconds_are_what_a_case_may_take(configured: Configured) ->
 
     run = await configured.run([later], RETRY_MAX_SECONDS="100")
 
-    assert await configured.asked() == {"small": 1, "big": 2}
+    assert await configured.call_counts() == {"small": 1, "big": 2}
     assert run["result"]["counters"]["llm_calls_small"] == 1
 
 
@@ -119,7 +119,7 @@ async def test_each_mode_makes_as_many_rounds_as_configured(
         [WRONG], [RIGHT], **settings, ACT_NO_PROGRESS_PATIENCE="50", gold_answer="42"
     )
 
-    assert await configured.asked() == {"small": passes, "big": 1}
+    assert await configured.call_counts() == {"small": passes, "big": 1}
     assert run["result"]["counters"]["act_steps"] == act_steps
     assert (run["finish_reason"], run["result"]["answer"]) == ("success", "42")
 
@@ -134,7 +134,7 @@ async def test_a_case_inside_a_graph_has_the_configured_mode_too(configured: Con
     async with configured.serving(FLAGS_MODE="fallback_only") as client:
         run = await client.run_graph(graph, wait_seconds=120)
 
-    assert await configured.asked() == {"small": 1, "big": 1}
+    assert await configured.call_counts() == {"small": 1, "big": 1}
     assert run["result"]["outputs"]["ask"]["default"] == "42"
 
 
@@ -152,7 +152,7 @@ async def test_the_configured_rule_says_whether_used_up_steps_escalate(
     run = await configured.run([WRONG], [RIGHT], **settings, gold_answer="42")
 
     assert (run["status"], run["finish_reason"]) == ended
-    assert (await configured.asked())["big"] == big
+    assert (await configured.call_counts())["big"] == big
 
 
 @pytest.mark.req("002/6.2", "002/6.4", "002/11.1")
@@ -171,7 +171,7 @@ async def test_the_configured_patience_and_improvement_end_the_small_tiers_work(
     run = await configured.run([WRONG], [RIGHT], ACT_MAX_STEPS="9", **settings, gold_answer="42")
 
     assert "no_progress" in rulings(run)
-    assert (await configured.asked())["small"] == small
+    assert (await configured.call_counts())["small"] == small
 
 
 @pytest.mark.req("002/15.1")
@@ -268,7 +268,7 @@ async def test_as_many_retries_are_made_as_configured(configured: Configured) ->
     run = await configured.run([Step(status=503)] * 3 + [RIGHT], **RETRIES)
 
     assert run["usage"]["api_calls"] == 4
-    assert await configured.asked() == {"small": 4, "big": 0}
+    assert await configured.call_counts() == {"small": 4, "big": 0}
 
 
 @pytest.mark.proof

@@ -118,7 +118,7 @@ async def test_a_small_model_that_is_down_is_logged_and_the_big_one_answers(
     assert (logged["tier"], logged["error_class"], logged["attempts"]) == ("small", error_class, 3)
     assert len(said(run, "escalate_to_big")) == 1
     assert (run["finish_reason"], run["result"]["answer"]) == ("success", "42")
-    assert await configured.asked() == {"small": 3, "big": 1}
+    assert await configured.call_counts() == {"small": 3, "big": 1}
 
 
 @pytest.mark.req("002/5.4", "002/7.1", "002/14.4", "002/14.5")

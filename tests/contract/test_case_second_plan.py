@@ -121,7 +121,7 @@ async def test_without_budget_for_a_second_plan_the_run_is_halted_with_its_answe
     assert ending(run) == ("halted", "budget", "42", None)
     assert operation(run) is None
     assert run["stop"]["dimension"] == dimension
-    assert await configured.asked() == {"small": 1, "big": 0}
+    assert await configured.call_counts() == {"small": 1, "big": 0}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_without_budget_of_the_small_tier_the_big_one_is_asked(
     run = await configured.run([RIGHT], [RIGHT, second("6 * 7")], budget=budget, **UNREAD, **AUTO)
 
     assert ending(run) == end
-    assert await configured.asked() == {"small": 1, "big": big_calls}
+    assert await configured.call_counts() == {"small": 1, "big": big_calls}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ async def test_without_any_confirmation_of_the_big_tier_the_case_has_failed(
     run = await configured.run([RIGHT, prose], [RIGHT, prose], budget=budget, **UNREAD, **AUTO)
 
     assert ending(run) == ("failed", "big_fail", "42", None)
-    assert await configured.asked() == {"small": 2, "big": 2}
+    assert await configured.call_counts() == {"small": 2, "big": 2}
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_no_second_plan_is_asked_for_where_it_is_not_needed(
 
     assert ending(run) == ("completed", "success", "42", True)
     assert operation(run) is holds
-    assert await configured.asked() == {"small": 1, "big": 0}
+    assert await configured.call_counts() == {"small": 1, "big": 0}
 
 
 async def test_a_step_may_turn_the_second_plan_off(configured: Configured) -> None:
@@ -205,7 +205,7 @@ async def test_a_step_may_turn_the_second_plan_off(configured: Configured) -> No
         run = await client.post_run({"kind": "graph", "graph": graph}, wait_seconds=120)
 
     assert run["result"]["outputs"]["case"]["result"]["verified"] is True
-    assert await configured.asked() == {"small": 1, "big": 0}
+    assert await configured.call_counts() == {"small": 1, "big": 0}
 
 
 async def test_a_plan_that_differs_from_the_built_in_planner_is_not_verified(
@@ -217,7 +217,7 @@ async def test_a_plan_that_differs_from_the_built_in_planner_is_not_verified(
     assert ending(run) == ("completed", "success", "42", True)
     verified = [entry for entry in run["result"]["logs"] if entry["step_type"] == "verify"]
     assert [entry["checks"]["operation"] for entry in verified] == [False, True]
-    assert await configured.asked() == {"small": 2, "big": 0}
+    assert await configured.call_counts() == {"small": 2, "big": 0}
 
 
 async def test_the_built_in_planner_needs_no_confirmation(configured: Configured) -> None:

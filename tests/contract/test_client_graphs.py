@@ -8,7 +8,7 @@ import pytest_asyncio
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
 from tests.support.api import Api
-from tests.support.graph_documents import containing, flat, named
+from tests.support.graph_documents import containing, flat, graph_ref
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,7 +26,7 @@ async def test_definitions_are_registered_shown_listed_and_deleted(
     """The client supports every operation of the resource."""
     for step in ("a", "b"):
         await client.register_graph("g", flat(step), description="parts")
-    await client.register_graph("h.1", containing(named("g", 1)))
+    await client.register_graph("h.1", containing(graph_ref("g", 1)))
 
     assert (await client.get_graph("g")).graph == flat("b")
     assert (await client.get_graph("g", 1)).graph == flat("a")
@@ -49,7 +49,7 @@ async def test_a_graph_is_run_and_validated(client: AsyncCaseworkerClient) -> No
     """The graph is sent itself or by its name, and an error names the place."""
     await client.register_graph("g", flat("a"))
 
-    run = await client.run_graph(named("g"), inputs={"default": 1}, run_id="r", budget={})
+    run = await client.run_graph(graph_ref("g"), inputs={"default": 1}, run_id="r", budget={})
     inline = await client.run_graph(flat("a"), idempotency_key="k")
     checked = await client.validate_graph({"steps": [5], "edges": []})
 
@@ -57,7 +57,7 @@ async def test_a_graph_is_run_and_validated(client: AsyncCaseworkerClient) -> No
     assert (inline.kind, inline.as_json()["graph"]) == ("graph", None)
     assert (checked.valid, checked.problems[0].place) == (False, "steps.0")
     with pytest.raises(ApiError, match=r"graph\.version"):
-        await client.run_graph(named("g", 9))
+        await client.run_graph(graph_ref("g", 9))
 
 
 async def test_no_name_leads_to_another_resource(client: AsyncCaseworkerClient) -> None:

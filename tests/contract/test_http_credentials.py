@@ -150,7 +150,7 @@ def jwks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(
+async def closed_service(
     module_database_url: str, module_database: psycopg.Connection, jwks: Path
 ) -> AsyncIterator[ClosedService]:
     """Run the whole application with API keys, an operator, and an issuer of tokens."""
@@ -177,12 +177,12 @@ def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def faults_of(
-    world: ClosedService, presented: Presented, routes: Sequence[Route]
+    closed_service: ClosedService, presented: Presented, routes: Sequence[Route]
 ) -> list[str]:
     """Return the routes that do not refuse a credential, or that read the body before."""
     faults = []
     for route in routes:
-        reply = await answered(world.app, route, presented)
+        reply = await answered(closed_service.app, route, presented)
         if reply.status not in REFUSED or reply.reads:
             faults.append(f"{route}: {reply} for {str(presented)[:300]}")
     return faults
@@ -190,37 +190,37 @@ async def faults_of(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_odd_credential_is_refused_on_every_route_before_its_body(
-    world: ClosedService, kind: str
+    closed_service: ClosedService, kind: str
 ) -> None:
     """All variants are tried, and each route gets five of them."""
-    variants = list(KINDS[kind].fixed(world.secrets))
-    count = -(-5 * len(world.routes) // len(variants))
-    routes = cycle(world.routes)
+    variants = list(KINDS[kind].fixed(closed_service.secrets))
+    count = -(-5 * len(closed_service.routes) // len(variants))
+    routes = cycle(closed_service.routes)
     faults = [
         fault
         for presented in variants
-        for fault in await faults_of(world, presented, list(islice(routes, count)))
+        for fault in await faults_of(closed_service, presented, list(islice(routes, count)))
     ]
 
     assert not faults
     assert len(variants) >= 5
-    assert len(world.routes) > 90
+    assert len(closed_service.routes) > 90
 
 
 @pytest.mark.req("cw/15.code")
 async def test_the_key_of_a_step_may_only_call_the_gateway_while_the_step_executes(
-    world: ClosedService,
+    closed_service: ClosedService,
 ) -> None:
     """Other routes do not know it; afterwards no route does."""
-    sessions = world.app.state.shared.services[Sessions]
-    session = sessions.get(RunKey(world.secrets.tenant, world.secrets.run_id))
+    sessions = closed_service.app.state.shared.services[Sessions]
+    session = sessions.get(RunKey(closed_service.secrets.tenant, closed_service.secrets.run_id))
     key = sessions.offer(session)
-    gateway = [each for each in world.routes if each[1].startswith("/gateway")]
-    other = [each for each in world.routes if each not in gateway]
-    models = await answered(world.app, ("GET", "/gateway/openai/v1/models"), bearer(key))
-    faults = await faults_of(world, bearer(key), other)
+    gateway = [each for each in closed_service.routes if each[1].startswith("/gateway")]
+    other = [each for each in closed_service.routes if each not in gateway]
+    models = await answered(closed_service.app, ("GET", "/gateway/openai/v1/models"), bearer(key))
+    faults = await faults_of(closed_service, bearer(key), other)
     sessions.withdraw(key)
-    later = await faults_of(world, bearer(key), world.routes)
+    later = await faults_of(closed_service, bearer(key), closed_service.routes)
 
     assert models.status == 200
     assert not faults + later
@@ -229,16 +229,17 @@ async def test_the_key_of_a_step_may_only_call_the_gateway_while_the_step_execut
 
 @seeds(fast=2 * len(KINDS), proofs=10_000, shards=16)
 async def test_a_random_credential_is_refused_on_every_route(
-    world: ClosedService, seeds: Iterable[int]
+    closed_service: ClosedService, seeds: Iterable[int]
 ) -> None:
     """The seed draws the kind and the credential."""
     faults = []
     for seed in seeds:
         random = Random(seed)
         kind = list(KINDS.values())[seed % len(KINDS)]
-        presented = kind.drawn(world.secrets, random)
+        presented = kind.drawn(closed_service.secrets, random)
         faults += [
-            f"seed {seed}: {each}" for each in await faults_of(world, presented, world.routes)
+            f"seed {seed}: {each}"
+            for each in await faults_of(closed_service, presented, closed_service.routes)
         ]
 
     assert not faults
@@ -314,14 +315,14 @@ def alike(secrets: Secrets) -> Mapping[str, Mapping[str, str]]:
     ids=str,
 )
 async def test_a_refusal_does_not_tell_by_its_work_why_a_credential_is_refused(
-    world: ClosedService, route: Route, form: str
+    closed_service: ClosedService, route: Route, form: str
 ) -> None:
     """Unknown, wrong, revoked and foreign keys cost the same statements and hashes."""
     costs = {}
-    for name, credential in alike(world.secrets)[form].items():
-        world.app.state.shared.authentication._refused.clear()
+    for name, credential in alike(closed_service.secrets)[form].items():
+        closed_service.app.state.shared.authentication._refused.clear()
         OBSERVED.set(work := Work())
-        reply = await answered(world.app, route, bearer(credential))
+        reply = await answered(closed_service.app, route, bearer(credential))
         costs[name] = work.statements, work.hashes
         assert reply.status == 401, name
 

@@ -94,7 +94,7 @@ async def test_what_is_sent_takes_its_place(client: httpx.AsyncClient, api: Api)
     assert run.request == replace(
         old,
         input="3+3?",
-        mode="escalate",
+        options={**old.options, "mode": "escalate"},
         budget=replace(old.budget, max_tokens=most, max_steps=9),
         deadline=datetime(2031, 1, 1, tzinfo=UTC),
         source=RunSource("old"),

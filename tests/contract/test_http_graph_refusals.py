@@ -10,7 +10,7 @@ from caseworker.core.graph.validation import Problem
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.runs.http.limits import ApiLimits
 from tests.support.api import Api, client_of
-from tests.support.graph_documents import containing, edge, flat, half_used, named
+from tests.support.graph_documents import containing, edge, flat, graph_ref, half_used
 from tests.support.graph_requests import fields, problem_of, register
 from tests.support.limits import api_limits
 
@@ -84,10 +84,12 @@ async def test_a_graph_inside_must_be_registered_and_may_not_be_the_graph_itself
 ) -> None:
     """The error names each place, and a cycle with its path."""
     await register(client, "b", flat("a"))
-    await register(client, "a", containing(named("b")))
+    await register(client, "a", containing(graph_ref("b")))
 
-    gone = await register(client, "g", containing(named("b"), named("b", 2), named("x")))
-    circle = await register(client, "b", containing(named("a")))
+    gone = await register(
+        client, "g", containing(graph_ref("b"), graph_ref("b", 2), graph_ref("x"))
+    )
+    circle = await register(client, "b", containing(graph_ref("a")))
 
     assert fields(gone) == [
         "graph.steps.1.data.graph.version",
@@ -112,7 +114,7 @@ async def test_a_validated_graph_is_not_stored(client: httpx.AsyncClient) -> Non
     """Validation reports every problem, including warnings, without a limit."""
     await register(client, "part", flat("a"))
 
-    good = await client.post("/graphs/validate", json={"graph": containing(named("part"))})
+    good = await client.post("/graphs/validate", json={"graph": containing(graph_ref("part"))})
     odd = await client.post("/graphs/validate", json={"graph": half_used()})
     bad = await client.post("/graphs/validate", json={"graph": {"steps": [5] * 130, "edges": []}})
 

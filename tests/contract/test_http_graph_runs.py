@@ -12,7 +12,7 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.runs.http.limits import MAX_METADATA_BYTES
 from caseworker.runs.run import DefinitionRef, FinishRun, RunKey, RunKind, RunStatus
 from tests.support.api import Api, client_of
-from tests.support.graph_documents import containing, flat, named
+from tests.support.graph_documents import containing, flat, graph_ref
 from tests.support.graph_requests import field_messages, register
 from tests.support.limits import api_limits
 
@@ -33,7 +33,7 @@ async def test_a_graph_that_is_sent_along_is_accepted(client: httpx.AsyncClient,
     assert (run.kind, run.request.kind) == (RunKind.GRAPH, RunKind.GRAPH)
     assert run.request.graph == flat("a")
     assert run.request.inputs == {"default": 1, "rows": [{"b": None}]}
-    assert (run.request.definition_ref, run.request.input, run.request.mode) == (None, "", None)
+    assert (run.request.definition_ref, run.request.input, run.request.options) == (None, "", {})
 
 
 async def test_a_registered_graph_is_run_by_its_name(client: httpx.AsyncClient, api: Api) -> None:
@@ -41,8 +41,8 @@ async def test_a_registered_graph_is_run_by_its_name(client: httpx.AsyncClient, 
     for step in ("a", "b"):
         (await register(client, "g", flat(step))).raise_for_status()
 
-    newest = await post(client, run_id="newest", graph=named("g"))
-    first = await post(client, run_id="first", graph=named("g", 1))
+    newest = await post(client, run_id="newest", graph=graph_ref("g"))
+    first = await post(client, run_id="first", graph=graph_ref("g", 1))
 
     assert newest.json()["graph"] == {"name": "g", "version": 2}
     assert first.json()["graph"] == {"name": "g", "version": 1}
@@ -60,8 +60,8 @@ async def test_a_run_keeps_the_graph_that_it_was_accepted_with(
 ) -> None:
     """Later changes to the graph or to its nested graphs do not affect the run."""
     (await register(client, "part", flat("old"))).raise_for_status()
-    (await register(client, "whole", containing(named("part")))).raise_for_status()
-    await post(client, graph=named("whole"))
+    (await register(client, "whole", containing(graph_ref("part")))).raise_for_status()
+    await post(client, graph=graph_ref("whole"))
     (await register(client, "part", flat("new"))).raise_for_status()
     await client.delete("/graphs/whole")
     await client.delete("/graphs/part")
@@ -77,7 +77,7 @@ async def test_an_object_with_steps_is_a_graph_whatever_else_it_has(
 ) -> None:
     """A caller can send the stored graph of one run as the graph of another."""
     (await register(client, "part", flat("a"))).raise_for_status()
-    await post(client, graph=containing(named("part")))
+    await post(client, graph=containing(graph_ref("part")))
     complete = (await api.stored()).request.graph
     assert complete is not None
     inner = complete["steps"][0]["data"]["graph"]
@@ -249,7 +249,7 @@ class TestAgain:
         self, client: httpx.AsyncClient, by: str
     ) -> None:
         """The answer stays the same after the graph has changed or was deleted."""
-        body = {"kind": "graph", "graph": named("g")} | ({"run_id": "r"} if by == "id" else {})
+        body = {"kind": "graph", "graph": graph_ref("g")} | ({"run_id": "r"} if by == "id" else {})
         headers = {"Idempotency-Key": "k"} if by == "key" else {}
         (await register(client, "g", flat("a"))).raise_for_status()
         first = await client.post("/runs", json=body, headers=headers)
@@ -266,7 +266,7 @@ class TestAgain:
     ) -> None:
         """The error names the missing graph, even if the ID or idempotency key is already used."""
         (await register(client, "g", flat("a"))).raise_for_status()
-        body = {"kind": "graph", "graph": named("g")}
+        body = {"kind": "graph", "graph": graph_ref("g")}
         await client.post("/runs", json=body | {"run_id": "r"}, headers={"Idempotency-Key": "k"})
         await client.delete("/graphs/g")
 

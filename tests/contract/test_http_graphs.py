@@ -5,10 +5,10 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.platform.errors import StoreUnavailableError
 from tests.support.api import Api, client_of
-from tests.support.graph_documents import containing, flat, named
+from tests.support.graph_documents import containing, flat, graph_ref
 from tests.support.graph_requests import problem_of, register
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -39,7 +39,7 @@ async def test_a_graph_is_registered_and_can_be_read(client: httpx.AsyncClient) 
 async def test_the_shape_of_a_graph_holds_those_inside_it(client: httpx.AsyncClient) -> None:
     """The shape covers nested graphs, but not references, whose newest version may change."""
     await register(client, "other", flat("a"))
-    outer = containing(containing(flat("deep")), named("other"))
+    outer = containing(containing(flat("deep")), graph_ref("other"))
     await register(client, "outer", outer)
 
     shape = (await client.get("/graphs/outer")).json()["shape"]

@@ -22,9 +22,6 @@ from tests.support.openapi import ROUTES, WITHOUT_INPUT, documented_operations
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-PROBLEMS_PAGE = Path(__file__).parents[2] / "docs" / "problems.md"
-
-
 def operations() -> Iterator[tuple[str, Mapping[str, Any]]]:
     for path, methods in openapi_document()["paths"].items():
         for method, operation in methods.items():
@@ -70,15 +67,6 @@ async def test_every_reference_leads_somewhere() -> None:
     assert "HTTPValidationError" not in str(openapi_document())
 
 
-async def test_every_problem_is_explained() -> None:
-    """``docs/problems.md`` has a section for each type, with its status."""
-    page = PROBLEMS_PAGE.read_text()
-
-    for kind in PROBLEM_TYPES:
-        assert f"### {kind.slug} ({kind.status})\n" in page
-    assert len(re.findall("^### ", page, re.MULTILINE)) == len(PROBLEM_TYPES)
-
-
 class Loads(HTMLParser):
     """Collects the addresses that a page loads."""
 
@@ -120,7 +108,7 @@ async def test_the_documentation_leads_to_the_page_about_extensions(
 ) -> None:
     """The page links to the same document as the README and the command line."""
     answer = await client.get("/docs/extending.md")
-    root = PROBLEMS_PAGE.parents[1]
+    root = Path(__file__).parents[2]
 
     assert "(docs/extending.md)" in openapi_document()["info"]["description"]
     assert "(docs/extending.md)" in (root / "README.md").read_text()

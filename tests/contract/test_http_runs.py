@@ -106,8 +106,12 @@ async def test_a_case_carries_all_that_it_may_carry(client: httpx.AsyncClient, a
     run = await api.stored("case-1")
     assert posted.status_code == 202
     request = run.request
-    assert (request.expected_tools, request.gold_answer) == (("calculator",), "4")
-    assert (request.mode, request.seed, request.timezone) == ("fallback_only", 7, "Europe/Paris")
+    assert request.options == {
+        "expected_tools": ["calculator"],
+        "gold_answer": "4",
+        "mode": "fallback_only",
+    }
+    assert (request.seed, request.timezone) == (7, "Europe/Paris")
     assert (request.budget.max_tokens, str(request.budget.max_cost_dollars)) == (10, "0.5")
     assert str(request.deadline) == "2029-12-31 23:00:00+00:00"
     assert "gold_answer" not in posted.text

@@ -42,7 +42,7 @@ async def test_openai_is_given_the_schema_and_held_to_it_where_that_is_possible(
     await line.ask(json_schema=schema)
     await provider.aclose()
 
-    asked = (await line.sent())["response_format"]["json_schema"]
+    asked = (await line.request_body())["response_format"]["json_schema"]
     assert asked["strict"] is strict
     assert asked["schema"]["required"] == schema["required"]
     assert ("additionalProperties" in json.dumps(asked["schema"])) is strict
@@ -59,7 +59,7 @@ async def test_the_schema_of_plans_reaches_a_strict_endpoint_as_it_is(fake: Fake
     await line.ask(json_schema=offer.schema)
     await provider.aclose()
 
-    asked = (await line.sent())["response_format"]["json_schema"]
+    asked = (await line.request_body())["response_format"]["json_schema"]
     branches = asked["schema"]["properties"]["actions"]["items"]["anyOf"]
     assert asked["strict"] is True
     assert [one["properties"]["tool"]["enum"] for one in branches] == [
@@ -80,7 +80,7 @@ async def test_anthropic_gives_the_document_as_the_arguments_of_a_tool(
     await provider.aclose()
 
     assert json.loads(reply.text) == DEFAULT_PLAN
-    sent = await line.sent()
+    sent = await line.request_body()
     assert sent["tools"][0]["input_schema"] == OPEN_SCHEMA
     assert sent["tool_choice"]["type"] in ("any", "tool")
 
@@ -93,7 +93,7 @@ async def test_openai_is_asked_for_any_json_object_in_json_mode(fake: FakeProvid
     await line.ask(json_object=True)
     await provider.aclose()
 
-    sent = await line.sent()
+    sent = await line.request_body()
     assert sent["response_format"] == {"type": "json_object"}
     assert sent["messages"][0]["content"] == "Plan."
 
@@ -106,7 +106,7 @@ async def test_a_model_of_an_unknown_name_is_given_the_schema_too(fake: FakeProv
     await line.ask(json_schema=CLOSED_SCHEMA)
     await provider.aclose()
 
-    assert (await line.sent())["response_format"]["type"] == "json_schema"
+    assert (await line.request_body())["response_format"]["type"] == "json_schema"
 
 
 @pytest.mark.parametrize("status", [400, 422])

@@ -65,7 +65,7 @@ async def test_a_stream_brings_the_whole_reply_in_parts(line: Line, flavour: Fla
     assert len(deltas) > 1
     assert reply.finish_reason == flavour.stop
     assert reply.usage == TokenUsage(tokens_in=11, tokens_out=7, tokens_cached=4)
-    assert (await line.sent())["stream"] is True
+    assert (await line.request_body())["stream"] is True
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -135,7 +135,7 @@ async def test_a_conversation_with_tools_is_sent_back_as_it_was(
         flavour.model, replace(request, messages=(*request.messages, asked, *results))
     )
 
-    body = await line.sent()
+    body = await line.request_body()
     if flavour.name == "anthropic":
         assistant, answer = body["messages"][-2:]
         kinds = [block["type"] for block in assistant["content"]]
@@ -318,7 +318,7 @@ async def test_an_answer_of_one_provider_is_shown_to_another_without_its_thought
         request: ModelRequest = line.request()
         messages = (*request.messages, thought, Message(role="user", content="go on"))
         await provider.complete(flavour.model, replace(request, messages=messages))
-        sent.append(json.dumps(await line.sent()))
+        sent.append(json.dumps(await line.request_body()))
         await provider.aclose()
 
     assert not any("One and one" in body for body in sent)

@@ -243,7 +243,7 @@ async def test_a_turn_that_was_planned_from_memory_is_refused_if_another_one_cam
     mine, chats = await opened.begin(), opened.chats
     first = await say(opened, mine, "Hello", "r1")
     await end(opened, "r1")
-    await chats.with_siblings(mine, [first.assistant])
+    await chats.displayed(mine, first, first.accepted.run)
     late, turn = [chats.remembered(MINE, "t", content) for content in ("Late", "And?")]
     assert late is not None
     assert turn is not None
@@ -257,6 +257,35 @@ async def test_a_turn_that_was_planned_from_memory_is_refused_if_another_one_cam
     assert len(await opened.threads.messages(MINE, "t")) == 4
     assert await opened.runs.get(new_run("r3").key) is None
     assert chats.remembered(MINE, "t", "And?") is None
+
+
+async def test_messages_that_follow_the_newest_one_are_displayed_without_reading_them(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request that stores them knows that they have no siblings, and when they were stored."""
+    mine, chats = await opened.begin(), opened.chats
+    first = await say(opened, mine, "Hello", "r1")
+    await end(opened, "r1")
+    await chats.displayed(mine, first, first.accepted.run)
+    turn = chats.remembered(MINE, "t", "And?")
+    assert turn is not None
+    second = await chats.answer(*turn, answering("r2", "And?"), ["a"])
+
+    async def refuse(*_: Any) -> None:
+        raise AssertionError("the messages were read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opened.threads, "displayed", refuse)
+        shown = await chats.displayed(mine, second, second.accepted.run)
+
+    ids = [one.message_id for one, _ in shown]
+    stored = await opened.threads.displayed(MINE, "t", ids)
+    names = ("content", "incomplete", "incomplete_reason", "model", "created_at")
+    for message, siblings in shown:
+        expected = stored[message.message_id]
+        assert [getattr(message, name) for name in names] == [expected[name] for name in names]
+        assert siblings == expected["siblings"] == [message.message_id]
+    assert [one.role for one, _ in shown] == [Role.USER, Role.ASSISTANT]
 
 
 async def test_a_deleted_thread_leaves_its_runs(opened: Opened) -> None:

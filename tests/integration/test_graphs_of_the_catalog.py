@@ -11,7 +11,7 @@ from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
-from tests.support.graph_documents import TENANT, edge, named
+from tests.support.graph_documents import TENANT, edge, graph_ref
 from tests.support.limits import graph_limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,14 +46,14 @@ async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
     """References work in subgraphs at any depth, in the data of a map and in fallbacks."""
     await graphs.register(TENANT, DefinitionRef("plus-one"), PLUS_ONE)
     await graphs.register(
-        TENANT, DefinitionRef("twice"), holding(named("plus-one"), named("plus-one", 1))
+        TENANT, DefinitionRef("twice"), holding(graph_ref("plus-one"), graph_ref("plus-one", 1))
     )
-    graph = holding(holding(named("twice")), named("plus-one"))
+    graph = holding(holding(graph_ref("twice")), graph_ref("plus-one"))
     graph["steps"][1]["policy"] = {
         "on_error": "fallback",
-        "fallback": {"type": "subgraph", "data": {"graph": named("plus-one")}},
+        "fallback": {"type": "subgraph", "data": {"graph": graph_ref("plus-one")}},
     }
-    graph["steps"].append({"id": "all", "type": "map", "data": {"graph": named("plus-one")}})
+    graph["steps"].append({"id": "all", "type": "map", "data": {"graph": graph_ref("plus-one")}})
 
     complete = (await graphs.inline(TENANT, graph, DefinitionKind.GRAPH)).graph
 
@@ -63,7 +63,7 @@ async def test_a_graph_that_holds_registered_ones_is_complete_and_valid(
 
 async def test_what_is_not_registered_is_said_once(graphs: Definitions) -> None:
     """The catalog adds no error for an unresolved name, and its own errors are listed too."""
-    graph = holding(named("nowhere"), PLUS_ONE, {"name": 5})
+    graph = holding(graph_ref("nowhere"), PLUS_ONE, {"name": 5})
     graph["steps"][1]["type"] = "unknown"
 
     with pytest.raises(GraphRefusedError) as refused:

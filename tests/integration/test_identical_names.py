@@ -43,8 +43,8 @@ from tests.support.stores import (
     records_of,
     recovery_of,
 )
-from tests.support.tenant_requests import GRAPH, GRAPHS, PLANTED, changes, named
-from tests.support.tenants import OPERATOR_KEY, Tenants, said
+from tests.support.tenant_requests import GRAPH, GRAPHS, PLANTED, changes, resolved_path
+from tests.support.tenants import OPERATOR_KEY, Tenants, stable_answer
 
 ALONE, TENANTS = "six", ("one", "two")
 """The tenant that does the story first, while there is no other, and the two in lockstep."""
@@ -113,10 +113,12 @@ class Side:
         return RunKey(self.tenant, run_id)
 
     async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        path = named(path, self.tenants, self.connection, mine=self.tenant, other=self.other)
+        path = resolved_path(
+            path, self.tenants, self.connection, mine=self.tenant, other=self.other
+        )
         answer = await self.tenants.ask(self.tenant, method, path, body, **headers)
         assert answer.status_code != 500, (method, path, answer.text)
-        return said(answer, {})
+        return stable_answer(answer, {})
 
     async def claim(self, run_id: str) -> bool:
         claimed = await self.api.store.claim(self.key(run_id), self.worker)

@@ -89,7 +89,7 @@ def _wanted(draw: random.Random, call: str, number: int) -> ToolCall:
 class Outside:
     """A tool with an external effect that records every call."""
 
-    def __init__(self, name: str, tale: "Tale", *, parallel_safe: bool) -> None:
+    def __init__(self, name: str, agent_run: "AgentRun", *, parallel_safe: bool) -> None:
         self.spec = ToolSpec(
             name=name,
             description="Works outside.",
@@ -102,10 +102,10 @@ class Outside:
             external=True,
             parallel_safe=parallel_safe,
         )
-        self._tale = tale
+        self._agent_run = agent_run
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        self._tale.reached(f"tool {args['about']}")
+        self._agent_run.record_call(f"tool {args['about']}")
         await asyncio.sleep(random.Random(args["about"]).choice([0, 0.01, 0.5]))
         return {"about": args["about"]}
 
@@ -115,14 +115,14 @@ class Model:
 
     name, external = "scripted", True
 
-    def __init__(self, tale: "Tale") -> None:
-        self._tale = tale
+    def __init__(self, agent_run: "AgentRun") -> None:
+        self._agent_run = agent_run
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
         assert request.origin is not None
         call = request.origin.call
-        self._tale.reached(f"model {call}")
-        reply = reply_of(self._tale.seed, call)
+        self._agent_run.record_call(f"model {call}")
+        reply = reply_of(self._agent_run.seed, call)
         draw = random.Random(call)
         if request.on_delta is not None:
             for kind, text in (("thinking", reply.thinking), ("content", reply.text)):
@@ -137,7 +137,7 @@ class Model:
 
 
 @dataclass
-class Tale(InterruptedRun):
+class AgentRun(InterruptedRun):
     """One run of one agent, executed by as many processes as necessary."""
 
     events: Sequence[EventRecord] = ()
@@ -148,9 +148,9 @@ class Tale(InterruptedRun):
         """Return the budget of the run."""
         return Budget(max_llm_calls_small=random.Random(-self.seed).choice([None, None, 4]))
 
-    def reached(self, what: str) -> None:
+    def record_call(self, call: str) -> None:
         """Record an external call."""
-        self.made.append((what, len(self.processes)))
+        self.external_calls.append((call, len(self.processes)))
 
     async def play(self) -> None:
         """Play the run to its end."""
@@ -193,8 +193,10 @@ class Tale(InterruptedRun):
         return {"catalog": catalog, "services": {ModelGateway: gateway}}
 
 
-def told(seed: int, *, before_step: int | None = None, losses: int = 1) -> tuple[Tale, Story[None]]:
+def play_agent_run(
+    seed: int, *, before_step: int | None = None, losses: int = 1
+) -> tuple[AgentRun, Story[None]]:
     """Play the run of a seed, interrupted before the given step of the loop."""
-    tale = Tale(seed, losses)
-    strike = None if before_step is None else tale.strike
-    return tale, run(tale.play, seed, interrupt=strike, before_step=before_step or 0)
+    agent_run = AgentRun(seed, losses)
+    strike = None if before_step is None else agent_run.strike
+    return agent_run, run(agent_run.play, seed, interrupt=strike, before_step=before_step or 0)

@@ -16,7 +16,7 @@ from caseworker.features.approvals.approvals import (
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.event_log import event_problems
 from tests.support.seeded_loop import run as run_seeded
-from tests.support.virtual_cluster import Cluster, Made, Work
+from tests.support.virtual_cluster import Cluster, ExternalCall, Work
 
 KEY = RunKey("t", "r0")
 APPROVE, REFUSE = Verdict.APPROVED, Verdict.REFUSED
@@ -102,7 +102,7 @@ def problems(cluster: Cluster, story: Story) -> Iterator[str]:
     made = [event.detail for event in cluster.diary.of(KEY, "call")]
     of_call = {each.call_key.removesuffix("/approval"): each for each in approvals.values()}
     for call in made:
-        assert isinstance(call, Made)
+        assert isinstance(call, ExternalCall)
         approval = of_call.get(call.call.key.text)
         if approval is None or approval.decision is None or not approval.decision.approved:
             yield f"{call.call.key} was called without an approval"

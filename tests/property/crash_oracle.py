@@ -9,7 +9,7 @@ from typing import Any
 from caseworker.core.trace.node import estimated_of
 from caseworker.engine.events import APPROVAL_REQUESTED
 from caseworker.runs.run import CallRecord, RunStatus
-from tests.property.crash_stories import TOKENS_IN, TOKENS_OUT, Told
+from tests.property.crash_stories import TOKENS_IN, TOKENS_OUT, PlayedCluster
 from tests.support.crashing_cluster import CrashingCluster
 from tests.support.crashing_wire import KEY
 from tests.support.event_log import event_problems
@@ -22,7 +22,7 @@ SAME = ("steps", "turns", "llm_calls_small")
 """The usage that is counted once, however often the run is executed."""
 
 
-def problems(told: Told, peaceful: Told) -> list[str]:
+def problems(told: PlayedCluster, peaceful: PlayedCluster) -> list[str]:
     """Return one sentence for every broken promise; ``peaceful`` had no faults."""
     cluster = told.cluster
     found = [

@@ -48,7 +48,7 @@ WORLDS: dict[SeededLoop, CrashingCluster] = {}
 """The cluster of the story that each loop runs."""
 
 
-def world() -> CrashingCluster:
+def new_cluster() -> CrashingCluster:
     """Return the cluster of the running story."""
     loop: Any = asyncio.get_running_loop()
     return WORLDS[loop]
@@ -77,7 +77,7 @@ class OutsideTool:
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Answer as the arguments say; the first call of a busy item fails."""
         place: Any = context.artifacts
-        cluster, call_key = world(), place.call_key
+        cluster, call_key = new_cluster(), place.call_key
         first = all(each.call_key != call_key for each in cluster.arrivals)
         cluster.arrived(call_key, self.spec.name)
         about = args["about"]
@@ -97,7 +97,7 @@ class ScriptedModel:
         """Return the answer of one turn of an agent."""
         assert request.origin is not None
         call = request.origin.call
-        world().arrived(call, "model")
+        new_cluster().arrived(call, "model")
         await asyncio.sleep(_seconds(call))
         turn = int(call.removesuffix("/empty").rsplit("/", 1)[1])
         inner = call.count("turn") > 1
@@ -223,14 +223,14 @@ def _services() -> Mapping[type, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlayedCluster:
     """A story after its end."""
 
     cluster: CrashingCluster
     leftover: Sequence[str]
 
 
-def told(seed: int, faults: Mapping[int, Fault], **variant: Any) -> Told:
+def play_cluster(seed: int, faults: Mapping[int, Fault], **variant: Any) -> PlayedCluster:
     """Play the run of a seed, with faults at some of its writes."""
 
     async def main() -> CrashingCluster:
@@ -249,4 +249,4 @@ def told(seed: int, faults: Mapping[int, Fault], **variant: Any) -> Told:
             del WORLDS[cluster.loop]
 
     story = run_seeded(main, seed)
-    return Told(story.result, story.leftover)
+    return PlayedCluster(story.result, story.leftover)

@@ -80,7 +80,7 @@ class EndingCluster(CrashingCluster):
         if process is None or self.run.cancel_request is not None:
             return
         try:
-            await process.asked(process.service.cancel(KEY, by="ops"))
+            await process.answer_to(process.service.cancel(KEY, by="ops"))
         except (ConnectionLostError, StoreUnavailableError):
             return
 

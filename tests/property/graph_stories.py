@@ -183,7 +183,7 @@ def world_of(seed: int) -> PlannedRun:
     )
 
 
-def told(seed: int) -> tuple[PlannedRun, Story[None]]:
+def play_planned_run(seed: int) -> tuple[PlannedRun, Story[None]]:
     """Play the run of a seed."""
     world = world_of(seed)
     return world, run(world.play, seed)

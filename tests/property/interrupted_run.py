@@ -21,7 +21,7 @@ class InterruptedRun(ABC):
     """The number of processes to interrupt."""
     store: MemoryRuns = field(init=False)
     processes: list[RunProcess] = field(default_factory=list)
-    made: list[tuple[str, int]] = field(default_factory=list)
+    external_calls: list[tuple[str, int]] = field(default_factory=list)
     """Every external call, with the number of the process that made it."""
     ended_before: list[frozenset[str]] = field(default_factory=list)
     """The journal keys of finished calls at each start of a process."""

@@ -26,21 +26,21 @@ LOOK_ON_SECONDS = 200
 
 
 @dataclass(kw_only=True)
-class Tale(InterruptedRun):
+class GraphRun(InterruptedRun):
     """One run of one plan, executed by as many processes as necessary."""
 
     plan: Plan
     budget: Budget
     calm: bool
     """Whether its outcome depends only on the plan."""
-    begun: list[tuple[str, int]] = field(default_factory=list)
+    attempts: list[tuple[str, int]] = field(default_factory=list)
     """Every attempt: its path, and the process that made it."""
 
     async def execute(
         self, data: Doing, inputs: Mapping[str, Any], context: FlowContext
     ) -> ExecutionResult:
         number = context.state.setdefault("process", len(self.processes))
-        self.begun.append((context.path.text, number))
+        self.attempts.append((context.path.text, number))
         if data.inner is not None:
             nested = GraphExecution.inside(context, data.inner.prepared(self), {})  # type: ignore[arg-type]
             context.keep(lambda: {"default": "so far"})
@@ -65,7 +65,7 @@ class Tale(InterruptedRun):
                 await asyncio.sleep(data.stubborn_seconds)
             raise
         finally:
-            self.made += [(key, number) for _ in log]
+            self.external_calls += [(key, number) for _ in log]
 
     async def play(self) -> None:
         """Play the run to its end, and wait for late effects."""
@@ -87,12 +87,12 @@ def _attempt(path: str) -> int:
     return int(number) if number else 1
 
 
-def tale_of(seed: int) -> Tale:
+def graph_run_of(seed: int) -> GraphRun:
     """Draw a run from a seed."""
     plan, draw = world_of(seed).plan, random.Random(seed)
     calm = draw.random() < 0.6
     budget = Budget(max_steps=draw.choice([None, None, draw.randint(0, 40)]))
-    return Tale(
+    return GraphRun(
         seed=seed,
         plan=_calm(plan) if calm else plan,
         budget=Budget() if calm else budget,
@@ -122,13 +122,15 @@ def _without_limits(limit: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"policy": replace(policy, on_error="skip", timeout_ms=None, fallback_value="instead")}
 
 
-def told(seed: int, *, before_step: int | None = None) -> tuple[Tale, tuple[str, ...], int]:
+def play_graph_run(
+    seed: int, *, before_step: int | None = None
+) -> tuple[GraphRun, tuple[str, ...], int]:
     """Play the run of a seed, interrupted before the given step of the loop."""
-    tale = tale_of(seed)
+    graph_run = graph_run_of(seed)
     story = run(
-        tale.play,
+        graph_run.play,
         seed,
-        interrupt=None if before_step is None else tale.strike,
+        interrupt=None if before_step is None else graph_run.strike,
         before_step=before_step or 0,
     )
-    return tale, story.leftover, story.steps
+    return graph_run, story.leftover, story.steps

@@ -24,7 +24,7 @@ from caseworker.runs.ports import JournalWrite, Permission
 from caseworker.runs.run import RunKey, RunStatus
 from caseworker.tools.dispatch import ToolDispatch
 from tests.property.crash_oracle import problems, unknown_outcomes
-from tests.property.crash_stories import Told, told
+from tests.property.crash_stories import PlayedCluster, play_cluster
 from tests.support.crashing_cluster import CrashingCluster
 from tests.support.crashing_wire import DEADLY, KEY, Fault, Wire
 from tests.support.memory_rows import Row
@@ -44,9 +44,9 @@ def logged() -> Iterator[list[Any]]:
 
 
 @cache
-def peaceful(seed: int = 0) -> Told:
+def peaceful(seed: int = 0) -> PlayedCluster:
     """Return the run without faults."""
-    story = told(seed, {})
+    story = play_cluster(seed, {})
     assert problems(story, story) == []
     return story
 
@@ -58,12 +58,12 @@ def faults_of(seed: int) -> Mapping[int, Fault]:
     return {chance.randrange(WRITES): chance.choice(list(Fault)) for _ in range(count)}
 
 
-def crashed(seed: int, **variant: Any) -> Told:
+def crashed(seed: int, **variant: Any) -> PlayedCluster:
     """Play the story of a seed; an error names the seed."""
-    return told(seed, faults_of(seed), **variant)
+    return play_cluster(seed, faults_of(seed), **variant)
 
 
-def require_sound(story: Told, about: str) -> None:
+def require_sound(story: PlayedCluster, about: str) -> None:
     found = problems(story, peaceful())
     assert found == [], f"{about}: {story.cluster.struck}: {found}"
 
@@ -78,7 +78,7 @@ def test_every_fault_at_every_write(fault: Fault, third: int) -> None:
     """The run ends with the same result for every fault at every write."""
     first = (list(Fault).index(fault) + third) % 3  # a third of the faults occur at each write
     for write, kind in list(enumerate(peaceful().cluster.writes))[first::3]:
-        story = told(0, {write: fault})
+        story = play_cluster(0, {write: fault})
         assert story.cluster.struck == [(write, kind, fault)]
         require_sound(story, f"write {write}")
 
@@ -203,7 +203,7 @@ def test_the_oracle_sees_a_broken_service(
     assert any(broken in problem for problem in _found_with({}, right))
 
 
-def _found_with(variant: Mapping[str, Any], right: Told | None = None) -> Iterator[str]:
+def _found_with(variant: Mapping[str, Any], right: PlayedCluster | None = None) -> Iterator[str]:
     """Yield the problems found in the first stories; an assertion error counts as one."""
     for seed in range(60):
         try:

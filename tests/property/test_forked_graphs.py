@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.property.forked_stories import Forks
-from tests.property.resumed_stories import tale_of
+from tests.property.forked_stories import GraphForks
+from tests.property.resumed_stories import graph_run_of
 from tests.support.seeded_loop import run
 from tests.support.seeds import seeds
 
@@ -14,15 +14,13 @@ from tests.support.seeds import seeds
 @seeds(fast=4, proofs=100)
 def test_a_fork_at_any_node_repeats_no_call_and_keeps_the_trace(seeds: Iterable[int]) -> None:
     """Calls that succeeded before the fork are not repeated, and the trace up to there is equal."""
-    made = taken_over = lost = count = 0
+    played: list[GraphForks] = []
     for seed in seeds:
-        count += 1
-        forks = Forks(tale_of(seed), seed)
+        forks = GraphForks(graph_run_of(seed), seed)
         story = run(forks.play, seed)
         assert [*forks.problems[:5], *story.leftover] == [], f"seed {seed}"
-        made += forks.made
-        taken_over += forks.taken_over
-        lost += forks.lost
+        played.append(forks)
 
-    assert min(made, taken_over) > 40 * count
-    assert lost > 2 * count
+    assert sum(forks.new_calls for forks in played) > 40 * len(played)
+    assert sum(forks.imported for forks in played) > 40 * len(played)
+    assert sum(forks.recovered for forks in played) > 2 * len(played)

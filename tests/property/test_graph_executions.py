@@ -11,7 +11,7 @@ from caseworker.core.graph.graph import Edge
 from caseworker.core.graph.topology import Topology
 from caseworker.engine.events import STEP_SKIPPED, STEP_STARTED, Event
 from caseworker.engine.report import GraphOutcome
-from tests.property.graph_stories import GRACE_SECONDS, Plan, PlannedRun, told, world_of
+from tests.property.graph_stories import GRACE_SECONDS, Plan, PlannedRun, play_planned_run, world_of
 from tests.support.graph_invariants import violations
 from tests.support.memory_rows import STEP_ENDS
 from tests.support.seeded_loop import run
@@ -26,7 +26,7 @@ ENDED = {StepStatus.COMPLETED, StepStatus.SKIPPED}
 def test_every_promise_holds_for_every_graph(seeds: Iterable[int]) -> None:
     """Steps run in order, start and end once, stay within budget, and leave no task."""
     for seed in seeds:
-        world, story = told(seed)
+        world, story = play_planned_run(seed)
         found = [*problems(world), *(f"left over: {task}" for task in story.leftover)]
         assert found == [], f"seed {seed}: {found}"
 
@@ -35,8 +35,8 @@ def test_every_promise_holds_for_every_graph(seeds: Iterable[int]) -> None:
 def test_the_same_seed_tells_the_same_story(seeds: Iterable[int]) -> None:
     """Two runs of a seed agree in every step of the loop and in every event."""
     for seed in seeds:
-        one, first = told(seed)
-        other, second = told(seed)
+        one, first = play_planned_run(seed)
+        other, second = play_planned_run(seed)
         assert first.digest == second.digest
         assert one.events == other.events
 
@@ -45,7 +45,7 @@ def test_the_stories_are_worth_their_time() -> None:
     """All kinds of ends, nested graphs, parallel steps, reached limits and late results occur."""
     seen = Counter[str]()
     for seed in range(100):
-        world, _ = told(seed)
+        world, _ = play_planned_run(seed)
         seen.update(_kinds(world))
 
     assert seen.keys() >= {

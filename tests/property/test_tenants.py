@@ -28,11 +28,11 @@ from tests.support.tenant_requests import (
     Request,
     changes,
     looks,
-    named,
     plant,
+    resolved_path,
     stories,
 )
-from tests.support.tenants import Tenants, open_tenants, said
+from tests.support.tenants import Tenants, open_tenants, stable_answer
 
 OF_NO_TENANT = {
     *(("get", path) for path in ("/tools", "/models", "/node-types", "/healthz", "/readyz")),
@@ -74,9 +74,9 @@ def require_apart(opened: Opened, story: Told) -> list[tuple[Request, tuple[int,
         if method == PLANTED:
             plant(connection, tenant, path)
             return 0, ""
-        path = named(path, tenants, connection, mine=tenant, other=other)
+        path = resolved_path(path, tenants, connection, mine=tenant, other=other)
         answer = await tenants.ask(tenant, method, path, body, **headers)
-        return said(answer, {tenant: "<me>", other or "nobody": "<other>"})
+        return stable_answer(answer, {tenant: "<me>", other or "nobody": "<other>"})
 
     async def answers(mine: str, other: str | None) -> list[tuple[Request, tuple[int, str]]]:
         heard = []

@@ -33,7 +33,7 @@ from caseworker.settings.schema import (
 from tests.support.api import openapi_document
 from tests.support.database import TestServer
 from tests.support.served import Served, Talk, served
-from tests.support.tenants import Tenants, open_tenants, said
+from tests.support.tenants import Tenants, open_tenants, stable_answer
 
 MARK = "text-of-the-first-tenant"
 """Part of every text and ID of the tenant that makes the loads."""
@@ -341,7 +341,7 @@ async def test_the_ids_of_another_tenant_are_unknown_on_every_route(database_url
                 if body is not None and method in ("GET", "HEAD"):
                     continue
                 real, unknown = [
-                    said(
+                    stable_answer(
                         await world.ask("second", method, filled(template, each), body), {each: "*"}
                     )
                     for each in (name, "unknown-name")
@@ -357,4 +357,4 @@ async def test_the_ids_of_another_tenant_are_unknown_on_every_route(database_url
 async def seen(world: LoadedService) -> list[str]:
     """Return the resources of the first tenant."""
     paths = ("/runs", "/graphs", "/agents", "/threads", "/schedules", "/keys", "/approvals")
-    return [said(await world.ask("first", "GET", path), {})[1] for path in paths]
+    return [stable_answer(await world.ask("first", "GET", path), {})[1] for path in paths]

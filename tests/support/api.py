@@ -16,8 +16,8 @@ from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.definitions.definitions import Definitions
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.definitions.postgres import PostgresDefinitions
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads.service import Chats
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
@@ -25,7 +25,7 @@ from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.health import PartState
 from caseworker.runs.execute.postgres.runs import PostgresRuns
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.journal.postgres.journal import PostgresJournal
+from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.run import Run, RunKey
 from caseworker.settings.schema import Settings
 from tests.support.limits import SETTINGS, api_limits

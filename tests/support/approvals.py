@@ -47,6 +47,18 @@ async def people(service: ServiceProcess) -> AsyncIterator[People]:
         yield People(http)
 
 
+@asynccontextmanager
+async def serving(
+    database_url: str, settings: Settings, **more: str
+) -> AsyncIterator[tuple[ServiceProcess, People]]:
+    """Run a service, with a client of it; ``more`` are further settings."""
+    async with (
+        ServiceProcess(database_url, settings=settings | more) as service,
+        people(service) as client,
+    ):
+        yield service, client
+
+
 async def finished(client: People, run_id: str) -> dict[str, Any]:
     async with asyncio.timeout(150):
         while True:
@@ -61,10 +73,10 @@ async def open_approvals(client: People, run_id: str, *, count: int = 1) -> list
     async with asyncio.timeout(150):
         while True:
             run = (await client.get(f"/runs/{run_id}")).json()
-            asked = (await client.get(f"/runs/{run_id}/approvals")).json()["approvals"]
-            found = [each for each in asked if each["open"]]
-            if run["status"] == "waiting" and len(found) == count:
-                return found
+            approvals = (await client.get(f"/runs/{run_id}/approvals")).json()["approvals"]
+            pending = [each for each in approvals if each["open"]]
+            if run["status"] == "waiting" and len(pending) == count:
+                return pending
             assert run["finished_at"] is None, run
             await asyncio.sleep(0.02)
 

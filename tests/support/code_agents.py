@@ -29,7 +29,7 @@ def fields(text: str) -> dict[str, Any]:
     return {"model": "small", "messages": [{"role": "user", "content": text}]}
 
 
-async def said(client: Any, text: str) -> str:
+async def model_answer(client: Any, text: str) -> str:
     """Return the answer of a model."""
     reply = await client.chat.completions.create(**fields(text))
     return str(reply.choices[0].message.content)
@@ -41,7 +41,7 @@ async def reporter(context: CodeContext) -> Any:
     This paragraph is not part of the description.
     """
     client = context.models.openai()
-    return [await said(client, f"{context.input} {number}") for number in range(3)]
+    return [await model_answer(client, f"{context.input} {number}") for number in range(3)]
 
 
 async def streaming(context: CodeContext) -> Any:
@@ -60,7 +60,7 @@ async def connecting(context: CodeContext) -> Any:
     """Open a separate connection, as a framework does."""
     models = context.models
     async with openai.AsyncOpenAI(base_url=models.base_url, api_key=models.api_key) as client:
-        return {"text": await said(client, context.input), "key": models.api_key}
+        return {"text": await model_answer(client, context.input), "key": models.api_key}
 
 
 async def adding(context: CodeContext) -> Any:
@@ -78,12 +78,12 @@ async def adding(context: CodeContext) -> Any:
     journaled = context.tool(add)
     first = await journaled(1, b=2)
     name = await context.step("name", lambda: asyncio.to_thread(lambda: uuid.uuid4().hex))
-    answer = await said(context.models.openai(), f"{context.input} {name}")
+    answer = await model_answer(context.models.openai(), f"{context.input} {name}")
     try:
         await context.tool(breaks)("once")
     except CallFailedError as failed:
         error = [failed.error_class, str(failed)]
-    await said(context.models.openai(), f"{context.input} last")
+    await model_answer(context.models.openai(), f"{context.input} last")
     return {"sum": first, "again": await journaled(first), "answer": answer, "error": error}
 
 
@@ -107,7 +107,7 @@ async def detouring(context: CodeContext) -> Any:
     """Call the gateway of the process whose URL is the input."""
     key, url = context.models.api_key, f"{context.input}/gateway/openai/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0) as client:
-        return await said(client, "DETOUR")
+        return await model_answer(client, "DETOUR")
 
 
 async def stubborn(context: CodeContext) -> Any:
@@ -115,7 +115,7 @@ async def stubborn(context: CodeContext) -> Any:
     client, caught = context.models.openai(), 0
     for number in range(20):
         try:
-            await said(client, f"{context.input} {number}")
+            await model_answer(client, f"{context.input} {number}")
         except Exception:
             caught += 1
             note("caught")
@@ -161,11 +161,11 @@ async def noting(context: CodeContext) -> Any:
 async def asking(context: CodeContext) -> Any:
     """Ask a person between two model calls."""
     client = context.models.openai()
-    before = await said(client, f"{context.input} before")
+    before = await model_answer(client, f"{context.input} before")
     decision = await context.ask(f"{context.input}: send it?")
     if not decision.approved:
         return {"refused": decision.reason}
-    return {"before": before, "after": await said(client, f"{context.input} after")}
+    return {"before": before, "after": await model_answer(client, f"{context.input} after")}
 
 
 async def spanned(context: CodeContext) -> Any:

@@ -14,7 +14,7 @@ from caseworker.settings.loader import load_settings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
-from tests.support.planning import told
+from tests.support.planning import prompt_document
 from tests.support.service import model_settings
 
 
@@ -70,7 +70,7 @@ class Configured:
         async with self.serving(**environment) as client:
             return await client.post_run({**QUESTION, **fields}, wait_seconds=120)
 
-    async def asked(self) -> dict[str, int]:
+    async def call_counts(self) -> dict[str, int]:
         """Return the number of calls of each model."""
         models = [arrival.model for arrival in await self.provider.arrivals()]
         return {tier: models.count(f"fake-{tier}") for tier in ("small", "big")}
@@ -78,7 +78,9 @@ class Configured:
     async def document(self, place: int = 0) -> dict[str, Any]:
         """Return the document that a planner received, in the order of the requests."""
         body = await self.body(place)
-        return told((message["role"], message["content"]) for message in body["messages"])
+        return prompt_document(
+            (message["role"], message["content"]) for message in body["messages"]
+        )
 
     async def body(self, place: int = 0) -> dict[str, Any]:
         """Return the body of a request to the provider, in the order of arrival."""

@@ -93,7 +93,7 @@ class CrashingProcess(RunProcess):
         self._context.run(self._loops.keep, "heartbeat", self.heartbeat.run)
         self._context.run(self._loops.keep, "queue", self._take_runs)
 
-    async def asked(self, work: Coroutine[Any, Any, T]) -> T:
+    async def answer_to(self, work: Coroutine[Any, Any, T]) -> T:
         """Let the process answer a client.
 
         Raises:
@@ -349,7 +349,7 @@ class CrashingCluster:
             process = next((each for each in self.processes if not each.closed), None)
             if process is not None:
                 try:
-                    await process.asked(process.service.accept(new))
+                    await process.answer_to(process.service.accept(new))
                 except (ConnectionLostError, StoreUnavailableError):
                     pass
                 else:
@@ -367,6 +367,6 @@ class CrashingCluster:
             approval_id=waiting[0].approval_id, verdict=Verdict.APPROVED, by="somebody"
         )
         try:
-            await process.asked(process.desk.decide(KEY, deciding))
+            await process.answer_to(process.desk.decide(KEY, deciding))
         except (ConnectionLostError, StoreUnavailableError, ApprovalDecidedError):
             return

@@ -187,7 +187,7 @@ class Agent:
         """Finish the run."""
         return await self.http.post(f"/runs/{self.run_id}/finish", json=body)
 
-    async def again(self) -> "Agent":
+    async def next_attempt(self) -> "Agent":
         """Open the next attempt."""
         body = {"kind": "external", "run_id": self.run_id}
         posted = await self.http.post("/runs", json=body)

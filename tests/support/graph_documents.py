@@ -37,7 +37,7 @@ def containing(*inner: dict[str, Any], kind: str = "subgraph") -> dict[str, Any]
     return {"steps": steps, "edges": []}
 
 
-def named(name: str, version: int | None = None) -> dict[str, Any]:
+def graph_ref(name: str, version: int | None = None) -> dict[str, Any]:
     """Return a reference to a registered graph, used instead of the graph."""
     return {"name": name} if version is None else {"name": name, "version": version}
 

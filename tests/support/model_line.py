@@ -70,7 +70,7 @@ class Line:
         assert len(await self._fake.arrivals(self.marker)) == 1
         return caught.value
 
-    async def sent(self) -> dict[str, Any]:
+    async def request_body(self) -> dict[str, Any]:
         """Return the body of the only request."""
         (arrival,) = await self._fake.arrivals(self.marker, bodies=True)
         assert arrival.body is not None

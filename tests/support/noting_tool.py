@@ -61,6 +61,11 @@ def _append(line: str) -> None:
         notes.write(line)
 
 
+def noting_settings(path: Path) -> dict[str, str]:
+    """Return the settings of a service whose tool ``note`` writes to a file."""
+    return {"TOOLS_PLUGINS": '["tests.support.noting_tool:NotingTool"]', NOTES: str(path)}
+
+
 def noted(path: Path) -> list[str]:
     """Return the lines written so far."""
     return path.read_text().splitlines() if path.exists() else []

@@ -29,14 +29,20 @@ def calling(*pieces: Sequence[Any]) -> Step:
     """Return a stream with tool calls; a piece is an index, an ID, a name and arguments."""
     chunks = [
         chunk(
-            tool_calls=[{"index": at, "id": call_id, "function": {"name": name, "arguments": said}}]
+            tool_calls=[
+                {
+                    "index": at,
+                    "id": call_id,
+                    "function": {"name": name, "arguments": stream_with_usage},
+                }
+            ]
         )
-        for at, call_id, name, said in pieces
+        for at, call_id, name, stream_with_usage in pieces
     ]
     return stream(*chunks, chunk("tool_calls", USAGE))
 
 
-def whole(message: Json, finish: str = "stop") -> Step:
+def chat_completion(message: Json, finish: str = "stop") -> Step:
     """Return a chat completion that is not streamed."""
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
     return Step(raw_body=json.dumps({"id": "c", "choices": [choice], "usage": USAGE}))
@@ -72,6 +78,6 @@ def so_far(tokens: int) -> Json:
     return {"prompt_tokens": 100, "completion_tokens": tokens, "total_tokens": 100 + tokens}
 
 
-def said(usage: Any) -> Step:
+def stream_with_usage(usage: Any) -> Step:
     """Return a stream that ends with this usage."""
     return stream(chunk(content="a"), chunk("stop", usage))

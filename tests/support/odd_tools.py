@@ -442,7 +442,7 @@ class OddTool:
         return found if isinstance(found, Mapping) else {"value": found}
 
 
-def made(name: str, function: Callable[[], object], kind: str) -> Tool:
+def odd_tool(name: str, function: Callable[[], object], kind: str) -> Tool:
     """Return a tool that calls ``function``; ``kind`` is ``plain``, ``async`` or ``class``."""
     if kind == "class":
         return OddTool(name, function)
@@ -463,11 +463,13 @@ KINDS = ("plain", "async", "class")
 
 for _kind in KINDS:
     for _name, _function in RAISES.items():
-        globals()[f"raises_{_name}_{_kind}"] = made(f"raises_{_name}_{_kind}", _function, _kind)
+        globals()[f"raises_{_name}_{_kind}"] = odd_tool(f"raises_{_name}_{_kind}", _function, _kind)
     for _name, (_function, _) in RETURNS.items():
-        globals()[f"returns_{_name}_{_kind}"] = made(f"returns_{_name}_{_kind}", _function, _kind)
+        globals()[f"returns_{_name}_{_kind}"] = odd_tool(
+            f"returns_{_name}_{_kind}", _function, _kind
+        )
 for _name, _coroutine in ASYNC.items():
-    globals()[f"raises_{_name}_async"] = made(f"raises_{_name}_async", _coroutine, "async")
+    globals()[f"raises_{_name}_async"] = odd_tool(f"raises_{_name}_async", _coroutine, "async")
 
 
 def plugins() -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 _FUNCTION = re.compile(r"^([\w.-]+)\(", re.MULTILINE)
 
 
-def told(messages: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def prompt_document(messages: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the document of all user messages, given the role and content of every message.
 
     ``evidence`` contains all evidence ever shown; of repeated fields the last value counts.

@@ -46,10 +46,14 @@ def _install_metadata(folder: Path) -> None:
     points.read_dict(project.get("entry-points", {}))
     with (about / "entry_points.txt").open("w") as file:
         points.write(file)
-    # Its package of cases belongs to the same distribution, so the one of this code is hidden.
-    cases = folder / "caseworker_cases-0.dist-info"
-    cases.mkdir()
-    (cases / "METADATA").write_text("Metadata-Version: 2.1\nName: caseworker-cases\nVersion: 0\n")
+    hide_cases(folder)  # its package of cases belongs to the same distribution
+
+
+def hide_cases(folder: Path) -> None:
+    """Make the installed package of cases register nothing where ``folder`` precedes it."""
+    about = folder / "caseworker_cases-0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: caseworker-cases\nVersion: 0\n")
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -157,7 +157,7 @@ def stories(draw: st.DrawFn) -> Sequence[tuple[bool, Request]]:
     return told
 
 
-def named(
+def resolved_path(
     path: str,
     tenants: Tenants,
     connection: psycopg.Connection[Any],

@@ -69,7 +69,7 @@ async def open_tenants(
         yield Tenants(client, app)
 
 
-def said(answer: httpx.Response, names: Mapping[str, str]) -> tuple[int, str]:
+def stable_answer(answer: httpx.Response, names: Mapping[str, str]) -> tuple[int, str]:
     """Return an answer without times and IDs; ``names`` are replaced."""
     text = answer.text
     if text and answer.headers.get("content-type", "").endswith("json"):

@@ -96,7 +96,7 @@ class ThreadClient:
         found: list[Json] = response.json()["messages"]
         return found
 
-    async def said(self, **query: Any) -> list[str | None]:
+    async def contents(self, **query: Any) -> list[str | None]:
         """Return the contents of the messages of a branch."""
         return [one["content"] for one in await self.messages(**query)]
 

@@ -12,6 +12,7 @@ from tests.support.fake_provider.arrivals import Arrival
 
 PRICES = {"in": Decimal(1), "out": Decimal(2), "cached": Decimal("0.1")}
 """US dollars per million tokens, for every model of the test."""
+_NOTHING = {"tokens_in": 0, "tokens_out": 0, "tokens_cached": 0}
 
 
 def settings_of_prices(prefix: str) -> dict[str, str]:
@@ -79,24 +80,26 @@ def _wrong_call(call: _Call) -> Iterator[str]:
         some
         for missing in unheard
         for some in combinations(counted, len(counted) - missing)
-        if sum(map(_tokens, some)) == charged
+        if sum(map(tokens_of, some)) == charged
     ]
     if not heard:
-        yield f"charged {charged}, counted {[_tokens(a) for a in counted]}, estimated {estimated}"
+        yield f"charged {charged}, counted {[tokens_of(a) for a in counted]}, estimated {estimated}"
         return
     cost = sum((Decimal(str(n["cost_usd"])) for n in call.nodes), Decimal(0))
     cost -= sum((Decimal(str(usd)) for _, usd in marked), Decimal(0))
-    if not any(abs(cost - sum(map(_cost, some))) < Decimal("1e-9") for some in heard):
-        yield f"charged ${cost}, counted {[_cost(a) for a in counted]}"
+    if not any(abs(cost - sum(map(cost_of, some))) < Decimal("1e-9") for some in heard):
+        yield f"charged ${cost}, counted {[cost_of(a) for a in counted]}"
 
 
-def _tokens(arrival: Arrival) -> int:
-    counted = arrival.charged or {}
+def tokens_of(arrival: Arrival) -> int:
+    """Return the tokens that the provider counted for a request; 0 for one without a reply."""
+    counted = arrival.charged or _NOTHING
     return counted["tokens_in"] + counted["tokens_out"]
 
 
-def _cost(arrival: Arrival) -> Decimal:
-    counted = arrival.charged or {}
+def cost_of(arrival: Arrival) -> Decimal:
+    """Return the US dollars of the tokens that the provider counted for a request."""
+    counted = arrival.charged or _NOTHING
     fresh = counted["tokens_in"] - counted["tokens_cached"]
     cost = fresh * PRICES["in"] + counted["tokens_cached"] * PRICES["cached"]
     return (cost + counted["tokens_out"] * PRICES["out"]) / 1_000_000

@@ -71,7 +71,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ExternalCall:
     """A call that reached the outside world."""
 
     call: Call
@@ -89,7 +89,7 @@ class Outside:
     async def call(self, key: RunKey, call: Call, trouble: float) -> Reply:
         self._made += 1
         chance = random.Random(f"{self._seed}/{call.key}/{self._made}")
-        self.diary.note("call", key, Made(call, PERMITTED_AT_STEP.get(None)))
+        self.diary.note("call", key, ExternalCall(call, PERMITTED_AT_STEP.get(None)))
         try:
             return await self._answer(chance, key, call, trouble)
         except AttemptError as failure:

@@ -70,7 +70,10 @@ _MODULES: Final = {
 
 
 class LazyGroup(TyperGroup):
-    """The top-level group; its ``commands`` are placeholders with a help, to be listed."""
+    """The top-level group, which imports the module of a command only when the command runs.
+
+    Until then, placeholders supply the help.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         """Create placeholders for all commands."""

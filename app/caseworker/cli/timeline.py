@@ -1,6 +1,7 @@
 """Print the calls of a run as a tree, each next to a bar on a shared time axis."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from rich.bar import Bar
@@ -47,34 +48,38 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
     critical = {segment.node_id for segment in critical_path(WorkTimes.of(snapshot))}
     for heading in ("took", "tokens", "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for count, (node, branch) in enumerate(_tree(snapshot, root)):
-        if count == max_calls:
-            break
+    shortest_ms = total_ms / _BAR  # keeps calls of zero duration visible
+    for node, branch in islice(_tree(snapshot, root), max_calls):
         node_status, lasted = rows.status(node), duration_ms(node, snapshot)
         style = STYLES[node_status]
-        mark = "* " if node["node_id"] in critical else "  "
-        shortest_ms = total_ms / _BAR  # keeps calls of zero duration visible
         start = min(node["start_ts_ms"] - began, total_ms - shortest_ms)
-        label = plain(sort_of(node["kind"], node["name"], node["model"]))
-        used = (node["tokens_in"] or 0, node["tokens_out"] or 0)
+        color = style.removeprefix("dim") or "white"
         table.add_row(
-            Text.assemble((mark, "bold"), (branch, "dim"), label, overflow="ellipsis"),
+            _label(node, branch, is_critical=node["node_id"] in critical),
             Text(node_status, style),
-            Bar(
-                total_ms,
-                start,
-                start + max(lasted, shortest_ms),
-                color=style.removeprefix("dim") or "white",
-            ),
+            Bar(total_ms, start, start + max(lasted, shortest_ms), color=color),
             duration(lasted),
-            f"{used[0]:,} → {used[1]:,}" if any(used) else "",
-            dollars_text(node["cost_usd"]) if node["cost_usd"] != 0 else "",
+            *_amounts(node),
         )
     PrintableConsole(highlight=False, width=None if out.is_terminal else _WIDTH).print(table)
     if critical:
         show("* on the critical path of the run")
     if (hidden := len(snapshot["nodes"]) - max_calls) > 0:
         show(f"… and {counted(hidden, 'more call')}. --max-calls shows more, --json shows all.")
+
+
+def _label(node: TraceNode, branch: str, *, is_critical: bool) -> Text:
+    """Return the name of a call after its mark and its branch of the tree."""
+    mark = "* " if is_critical else "  "
+    name = plain(sort_of(node["kind"], node["name"], node["model"]))
+    return Text.assemble((mark, "bold"), (branch, "dim"), name, overflow="ellipsis")
+
+
+def _amounts(node: TraceNode) -> tuple[str, str]:
+    """Return the tokens and the cost of a call; empty if it used none."""
+    used = (node["tokens_in"] or 0, node["tokens_out"] or 0)
+    tokens = f"{used[0]:,} → {used[1]:,}" if any(used) else ""
+    return tokens, dollars_text(node["cost_usd"]) if node["cost_usd"] != 0 else ""
 
 
 def _tree(snapshot: Snapshot, root: TraceNode) -> Iterator[tuple[TraceNode, str]]:

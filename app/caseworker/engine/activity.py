@@ -7,6 +7,8 @@ released, so that another process resumes it and no call in flight is lost.
 
 A stop ends all waits at once, because no result would be lost. If a limit stops only a part of a
 run, calls in flight in that part finish, its waits end, and nothing starts in it any more.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio

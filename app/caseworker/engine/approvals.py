@@ -8,6 +8,8 @@ While other steps of the run still work, the run keeps executing, and a decision
 call. Once all active work waits for approvals, the run is suspended: this process releases the run,
 as it does in a hand-over. A decision, a timeout or a cancel request then resumes it from its
 journal.
+
+See docs/internals.md, "Waiting for people".
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 A call or step whose first attempt succeeds is a single node of the ExecutionGraph. When a second
 attempt starts, both attempts become children of that node. The node of the first attempt is added
 only then, with its actual times.
+
+See docs/internals.md, "The journal and its barrier".
 """
 
 import math

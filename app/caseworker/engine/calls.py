@@ -24,6 +24,8 @@ prevented.
 A call that an earlier execution of the run finished is replayed: its result and its node come from
 the journal, and nothing is charged. A call that was in flight when its worker was lost is repeated
 if that is allowed; both count as one logical call.
+
+See docs/internals.md, "The journal and its barrier".
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""The cancellation token, through which a run is stopped."""
+"""The cancellation token, through which a run is stopped.
+
+See docs/internals.md, "Stops".
+"""
 
 import asyncio
 import threading

@@ -8,6 +8,8 @@ progress. All further slots come from one pool per run. The size of the pool is 
 A persistent node keeps state between steps, so only one step may use it at a time. Within a graph,
 validation ensures that. Across graphs and runs, each attempt holds the node's lock, which is
 acquired with a timeout.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio

@@ -7,6 +7,8 @@ All of them become a :class:`ForeignError`, an ordinary failure.
 
 Code on the event loop runs in a separate task. If that task is cancelled although the caller's is
 not, the code has cancelled itself, or has awaited something that was cancelled.
+
+See docs/internals.md, "Stops".
 """
 
 import asyncio

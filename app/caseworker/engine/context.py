@@ -1,6 +1,8 @@
 """The interface of nodes, which implement step types: the contexts they get, and their results.
 
 A context gives access to the state of the run, to the step's position in the run, and to the graph.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -113,7 +115,7 @@ class RunContext:
     """Time in seconds that cancelled work has to end before it is abandoned."""
     started_steps: dict[StepPath, str] = field(default_factory=dict)
     """CallNode IDs, by path, of the steps that have emitted their start event but no end event."""
-    over: Callable[[], None] = lambda: None
+    on_abandoned_done: Callable[[], None] = lambda: None
     """Called each time abandoned work (work that the run stopped waiting for) has ended, so that
     its cost can still be recorded."""
     token_ratios: dict[str, TokenRatio] = field(default_factory=dict)

@@ -7,6 +7,8 @@ If only one step is ready, it runs in the driver's own task. If several are read
 own task while slots are free. The first failure or stop cancels the other steps; the driver waits
 for them. A step that ignores its cancellation for the grace period is abandoned, and its result is
 dropped.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio
@@ -354,7 +356,7 @@ class GraphExecution:
                 detach(
                     task,
                     partial(self._step_runner.late, step_id, self._reports[step_id]),
-                    over=partial(self._over, step_id),
+                    on_done=partial(self._over, step_id),
                 )
         self._ended.clear()
         return cancelled
@@ -362,7 +364,7 @@ class GraphExecution:
     def _over(self, step_id: str) -> None:
         """Handle the end of an abandoned step."""
         self._step_runner.over(step_id)
-        self._run.over()
+        self._run.on_abandoned_done()
 
     def _abandon(self, step_id: str) -> None:
         self._step_runner.abandon(self._steps[step_id], self._reports[step_id])

@@ -1,4 +1,7 @@
-"""The events of a run. The store assigns their sequence numbers and timestamps."""
+"""The events of a run. The store assigns their sequence numbers and timestamps.
+
+See docs/internals.md, "The journal and its barrier".
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,6 +3,8 @@
 Each output is materialised once per execution of its graph; concurrent consumers wait for it.
 Before a consumer waits, the wait-for graph is searched for a cycle. So a cycle is reported instead
 of causing a deadlock, even if several steps enter it concurrently.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 The journal is the durable record of a run. A barrier is a point in an execution at which everything
 before must be durable before the execution may continue.
+
+See docs/internals.md, "The journal and its barrier".
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Prepared graphs: validated, with their nodes configured, and executable any number of times."""
+"""Prepared graphs: validated, with their nodes configured, and executable any number of times.
+
+See docs/internals.md, "How a graph is executed".
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

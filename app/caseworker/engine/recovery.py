@@ -2,6 +2,8 @@
 
 This is the only place that applies error policies to failures. A failure is an Exception. A stop is
 a BaseException that passes through: it is never retried, skipped or replaced.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio

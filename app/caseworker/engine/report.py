@@ -2,6 +2,8 @@
 
 Traces read ``StepRecords`` after the run. The records hold no reference to the run, so they do not
 keep it in memory.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import math

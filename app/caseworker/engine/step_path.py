@@ -4,6 +4,8 @@ A path starts at a step of the outermost graph. It continues with steps of neste
 attempts, fallbacks, and steps that are materialised for it. The text of a path serves as the step
 ID in events and traces, and as the key of a call in the journal. Only this module knows the
 separators in that text.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 from dataclasses import dataclass

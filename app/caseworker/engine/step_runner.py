@@ -3,6 +3,8 @@
 The end is recorded in the journal and in the trace. A step that an earlier execution of the run
 finished is replayed: its outcome comes from the journal. A step that was interrupted is executed
 again and counts as the same step.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio
@@ -283,7 +285,9 @@ class StepRunner:
             scope.restore(self._journal.spent_below(context.path))
         context.scope = scope
         path = context.path
-        with TimeLimit(scope, self._token, matter=lambda: not self._detached.covers_inside(path)):
+        with TimeLimit(
+            scope, self._token, still_counts=lambda: not self._detached.covers_inside(path)
+        ):
             self._token.check()
             return await _outputs_of(step, inputs, context, report)
 
@@ -648,19 +652,23 @@ async def _interrupt(
             step_id = context.path.text
             run.events.emit(Event(type=LATE_RESULT, step_id=step_id, node_id=context.trace_parent))
 
-    def over() -> None:
+    def end_detached() -> None:
         run.calls.detached.end(inside)
-        run.over()
+        run.on_abandoned_done()
 
     # Detach before cancelling: cleanup code must not start new steps or calls.
     run.calls.detached.begin(inside)
     attempt.cancel()
     cancelled = await until_done((attempt,), run.grace_seconds)
+    # A coroutine that was never awaited would warn when it is collected. It can be closed only now:
+    # while the attempt runs, it is executing.
     if attempt.cancelled() and asyncio.iscoroutine(execution):
         execution.close()
     if not attempt.done():
+        # Only after the grace period, in which the attempt may still end its own calls.
         detach_inside(run, inside)
-    detach(attempt, late, over=over)
+    # Last, because ``end_detached`` removes the mark from above, at once if the attempt has ended.
+    detach(attempt, late, on_done=end_detached)
     error = None if not attempt.done() or attempt.cancelled() else attempt.exception()
     if isinstance(error, Stop):
         raise error

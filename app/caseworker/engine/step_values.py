@@ -3,6 +3,8 @@
 A value is serialised once, when its step ends, and its size is stored with it. Values are combined
 for an input handle with several edges, for a map step and for the result of a run. Their known
 sizes are added up before the combined value is built.
+
+See docs/internals.md, "How a graph is executed".
 """
 
 from dataclasses import dataclass

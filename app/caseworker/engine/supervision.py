@@ -1,4 +1,7 @@
-"""Cancels work in flight on a stop, a time limit or a deadline, and abandons work that hangs."""
+"""Cancels work in flight on a stop, a time limit or a deadline, and abandons work that hangs.
+
+See docs/internals.md, "Stops".
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -167,21 +170,21 @@ class Supervisor:
 
     def _abandon(self, task: "asyncio.Task[Result]", late: Callable[[Result], None]) -> None:
         self._tasks.add(task)  # the event loop holds weak references to tasks only
-        detach(task, late, over=lambda: self._tasks.discard(task))
+        detach(task, late, on_done=lambda: self._tasks.discard(task))
 
 
 def detach(
     task: "asyncio.Task[Result]",
     late: Callable[[Result], None],
     *,
-    over: Callable[[], None] = lambda: None,
+    on_done: Callable[[], None] = lambda: None,
 ) -> None:
     """When a cancelled task ends, call ``late`` with its result, if any, and then ``over``."""
 
     def tell(ended: "asyncio.Task[Result]") -> None:
         if not ended.cancelled() and ended.exception() is None:
             late(ended.result())
-        over()
+        on_done()
 
     if task.done():
         tell(task)
@@ -193,18 +196,22 @@ class TimeLimit:
     """Enforces the time limit of a scope while a ``with`` block runs.
 
     The token is tripped when the limit passes, or immediately if it already has. Warnings are
-    emitted at the warning thresholds. ``matter`` is called when the limit passes; if the block's
-    work no longer counts, it returns False, and the token is not tripped.
+    emitted at the warning thresholds. ``still_counts`` is called when the limit passes; if it
+    returns False, because the block's work no longer counts, the token is not tripped.
     """
 
-    __slots__ = ("_matter", "_scope", "_timer", "_token")
+    __slots__ = ("_scope", "_still_counts", "_timer", "_token")
 
     def __init__(
-        self, scope: Scope, token: CancellationToken, *, matter: Callable[[], bool] = lambda: True
+        self,
+        scope: Scope,
+        token: CancellationToken,
+        *,
+        still_counts: Callable[[], bool] = lambda: True,
     ) -> None:
         self._scope = scope
         self._token = token
-        self._matter = matter
+        self._still_counts = still_counts
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> None:
@@ -230,7 +237,7 @@ class TimeLimit:
         if later:
             self._scope.warn_of_time(share)
             self._wait(*later)
-        elif self._matter():
+        elif self._still_counts():
             self._token.trip(self._scope.out_of_own_time())
 
 

@@ -3,6 +3,8 @@
 A job only wakes a process. The work and the time at which it is due are stored in a table row, and
 a worker claims that row. A job that is lost, duplicated or late is therefore harmless.
 :func:`rescue_jobs` replaces lost jobs.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio
@@ -18,8 +20,7 @@ from procrastinate.jobs import Job, Status
 
 from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.connections import Patience
-from caseworker.runs.execute.queue.work_search import Search
-from caseworker.runs.execute.queue.worker import (
+from caseworker.runs.execute.queue import (
     CapacityAwareJobManager,
     QueueTimes,
     connections,
@@ -27,6 +28,7 @@ from caseworker.runs.execute.queue.worker import (
     wake_on_notification,
     wake_when_due,
 )
+from caseworker.runs.recover.heartbeat import Search
 
 log = structlog.get_logger(__name__)
 

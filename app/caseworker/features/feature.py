@@ -10,13 +10,13 @@ from typing import Any, TypeVar, cast
 from starlette.routing import BaseRoute
 
 from caseworker.features.background_queue import BackgroundQueue
+from caseworker.features.expiry import Drop
 from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
 from caseworker.runs.execute.postgres.runs import StoreLimits
-from caseworker.runs.execute.queue.work_search import Search
 from caseworker.runs.observers import RunObservers
-from caseworker.runs.postgres.retention import Drop
+from caseworker.runs.recover.heartbeat import Search
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")

@@ -241,7 +241,9 @@ async def _stream(
         if not (isinstance(error, CallFailedError) and reply.relay.reports_failure):
             yield dialect.error_event(_refusal(session, error), number)
     finally:
-        # A retry after a failure is another call. While the reply is unfinished, it joins this one.
+        # After a complete or failed reply, no request joins it any more: a retry is another call.
+        # An unfinished reply goes on for ``linger_seconds``, so that a retry joins it and the call
+        # is not paid twice.
         if is_whole or reply.relay.failed:
             session.attempts.delivered(reply)
         else:

@@ -41,7 +41,7 @@ from caseworker.nodes.router import router_type
 from caseworker.nodes.subgraph import map_type, subgraph_type
 from caseworker.nodes.toolset import tool_type, toolset_type
 from caseworker.settings.cases import RetrySettings
-from caseworker.settings.models import STUB, ModelSettings
+from caseworker.settings.models import STUB, Chain, ModelSettings
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
@@ -142,7 +142,7 @@ def build_models(
     firsts: dict[str, ChatModel] = {}
     table = ModelTable()
     table.allow_unlisted = settings.models.allow_unlisted
-    for name, (first, *fallback_places) in settings.models.chains().items():
+    for name, (first, *fallback_places) in _chains(settings).items():
         with_fallbacks = replace(
             chat_models[first], fallbacks=tuple(chat_models[place] for place in fallback_places)
         )
@@ -168,8 +168,24 @@ def check_providers(settings: Settings) -> Providers:
 
 def _configured(settings: Settings) -> Mapping[str, ModelSettings]:
     """Return all configured models by their settings keys."""
-    chains = settings.models.chains().values()
+    chains = _chains(settings).values()
     return {place: model_settings for chain in chains for place, model_settings in chain.items()}
+
+
+def _chains(settings: Settings) -> Mapping[str, Chain]:
+    """Return the models of each name, without the default provider if its package is missing."""
+    chains = settings.models.chains()
+    if BUILT_IN in Providers():
+        return chains
+    configured = {
+        name: {
+            place: each
+            for place, each in chain.items()
+            if each.provider is not None or each.chosen_provider != BUILT_IN
+        }
+        for name, chain in chains.items()
+    }
+    return {name: chain for name, chain in configured.items() if chain}
 
 
 def build_catalog(

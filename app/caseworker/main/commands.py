@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from caseworker.features.access.keys import ApiKey
 from caseworker.features.access.postgres import PostgresKeys
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.main.configuration import (
     StartupError,
     database_errors,

@@ -23,8 +23,7 @@ from caseworker.main.configuration import (
     url_of,
 )
 from caseworker.main.demo import has_model
-from caseworker.main.entry_points import registered
-from caseworker.main.plugins import NODE_TYPES
+from caseworker.main.plugins import Providers
 from caseworker.settings.models import BUILT_IN
 from caseworker.settings.schema import Settings
 
@@ -122,6 +121,7 @@ async def _database_findings(settings: Settings, url: str) -> list[Finding]:
     from caseworker.platform.postgres.connections import Connection
     from caseworker.platform.postgres.engines import open_engines
     from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
+    from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
 
     sizes = pool_sizes(settings)
     patience, engines = sizes.patience, open_engines(url, sizes)
@@ -141,6 +141,7 @@ async def _database_findings(settings: Settings, url: str) -> list[Finding]:
                 ahead = now - (sent_at + time.time()) / 2
         has_keys = await PostgresKeys(engines.control).any()
         unknown = await tables_without_statistics(engines.control)
+        not_executed = await runs_of_missing_kinds(engines.control)
     finally:
         await engines.dispose()
     pooled = None if server == other else "use session pooling, or connect to Postgres directly"
@@ -163,6 +164,7 @@ async def _database_findings(settings: Settings, url: str) -> list[Finding]:
             f"{'no ' if anyone else 'a '}key",
             "create one (`caseworker keys create`), or unset AUTH_ANONYMOUS" if anyone else None,
         ),
+        *(Finding("runs", False, sentence) for sentence in not_executed),
     ]
 
 
@@ -185,10 +187,9 @@ def _port(settings: Settings) -> Finding:
 
 def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:
     if not has_model(settings):
-        has_planner = any(each.name == "case" for each in registered(NODE_TYPES, None))
         planner = (
             "the built-in planner plans cases"
-            if has_planner
+            if BUILT_IN in Providers()
             else "pip install 'caseworker[cases]' adds cases, which need none"
         )
         yield Finding("models", True, f"none; {planner}; set OPENAI_API_KEY to run agents")

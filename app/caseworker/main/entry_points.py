@@ -1,17 +1,18 @@
 """Find, import and call the entry points of installed packages.
 
-This module imports no other part of the service, because the command line reads it.
+This module imports few other parts of the service, because the command line reads it.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, TypeVar
 
 from caseworker.main.errors import StartupError
+from caseworker.platform.entry_points import registered as installed
 
 Product = TypeVar("Product")
 
@@ -61,11 +62,7 @@ def _command(points: list[EntryPoint], with_client: object) -> Callable[..., Non
 
 def registered(group: str, points: Iterable[EntryPoint] | None) -> Iterable[EntryPoint]:
     """Return the entry points of a group; ``points`` replaces the installed ones."""
-    return _all_points().select(group=group) if points is None else points
-
-
-_all_points = cache(entry_points)
-"""Cached because every call reads the metadata of all installed packages."""
+    return installed(group) if points is None else points
 
 
 def unique(kind: str, entries: Iterable[tuple[str, str, Product]]) -> dict[str, Product]:

@@ -13,54 +13,40 @@ from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
+from caseworker.features.expiry import Drop, drop_events, drop_requests, drop_runs, drop_snapshots
 from caseworker.features.external.feature import EXTERNAL
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
 from caseworker.features.quotas.feature import QUOTAS
 from caseworker.features.retention.feature import RETENTION
 from caseworker.features.schedules.feature import SCHEDULES
-from caseworker.features.spend.feature import SPEND
-from caseworker.features.statistics.feature import STATISTICS
+from caseworker.features.spend.feature import SPEND, STATISTICS
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.traces.feature import TRACES
 from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
-from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
 from caseworker.runs.http import events, problems
-from caseworker.runs.http.admission import (
-    Admissions,
-    AgentAdmission,
-    CaseAdmission,
-    ExternalAdmission,
-    GraphAdmission,
-)
 from caseworker.runs.http.events import EventStreams
+from caseworker.runs.http.kind import AdmissionParts
+from caseworker.runs.http.kinds import admissions_of
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.kinds import CASE_STEP
-from caseworker.runs.postgres.retention import (
-    Drop,
-    drop_events,
-    drop_requests,
-    drop_runs,
-    drop_snapshots,
-)
 from caseworker.tools.dispatch import ToolDispatch
 
 
 def _open_runs(parts: Parts) -> Opened:
     """Build the services that convert requests to runs."""
-    limits, models = parts.service(ApiLimits), parts.service(ModelGateway).table
-    node_types = parts.service(NodeCatalog).names
-    definitions, tools = parts.service(Definitions), parts.service(ToolDispatch)
-    admissions = (
-        CaseAdmission(limits, tools, models, installed=CASE_STEP in node_types),
-        GraphAdmission(limits, definitions, models),
-        AgentAdmission(limits, definitions, models),
-        ExternalAdmission(limits, definitions, models),
+    limits = parts.service(ApiLimits)
+    admissions = admissions_of(
+        AdmissionParts(
+            limits=limits,
+            models=parts.service(ModelGateway).table,
+            tools=parts.service(ToolDispatch),
+            definitions=parts.service(Definitions),
+        )
     )
-    return Opened(services=[EventStreams(limits.max_event_streams), Admissions(admissions)])
+    return Opened(services=[EventStreams(limits.max_event_streams), admissions])
 
 
 RUNS: Final = Feature(

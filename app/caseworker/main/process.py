@@ -34,8 +34,7 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.accounts import Accounts
-from caseworker.features.quotas.postgres.enforcement import QuotaChecks
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas, QuotaChecks
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.traces.payloads import PayloadReader
@@ -61,12 +60,13 @@ from caseworker.platform.postgres.statistics import ADVICE, tables_without_stati
 from caseworker.runs.execute.executor import ExecutorLimits, RunExecutor
 from caseworker.runs.execute.postgres.event_watch import EventWatch
 from caseworker.runs.execute.postgres.runs import PostgresRuns, StoreLimits
-from caseworker.runs.execute.queue.work_search import Search, next_job
-from caseworker.runs.execute.queue.worker import QueueTimes, QueueWorker, claims_at_once
+from caseworker.runs.execute.queue import QueueTimes, QueueWorker, claims_at_once
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.journal.postgres.journal import PostgresJournal
+from caseworker.runs.journal.postgres import PostgresJournal
+from caseworker.runs.kinds import executable_kinds
 from caseworker.runs.postgres.listener import listen_for_workers
-from caseworker.runs.recover.heartbeat import Heartbeat
+from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
+from caseworker.runs.recover.heartbeat import Heartbeat, Search, next_job
 from caseworker.runs.recover.postgres import (
     STALLED_AFTER,
     PostgresWorkers,
@@ -132,7 +132,11 @@ class Process:
         self._table, self._is_alone = table, is_alone
         leaves_suspects = table is not None
         self._store = PostgresRuns(
-            self._engines, self._journal, store_limits(settings), leaves_suspects
+            self._engines,
+            self._journal,
+            store_limits(settings),
+            leaves_suspects,
+            executable_kinds(),
         )
         key = settings.secrets.encryption_key
         credentials = PostgresMcpCredentials(
@@ -389,6 +393,8 @@ class Process:
         await self._heartbeat.beat()
         if unknown := await tables_without_statistics(self._engines.work):
             log.warning("statistics.missing", records=unknown, advice=ADVICE)
+        for sentence in await runs_of_missing_kinds(self._engines.work):
+            log.warning("runs.not_executed", detail=sentence)
         listener = partial(
             listen_for_workers,
             self._url,

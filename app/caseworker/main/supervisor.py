@@ -453,6 +453,9 @@ def reserve(host: str, port: int) -> list[socket.socket]:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in dict.fromkeys(addresses):
+            # Binding without SO_REUSEPORT fails if another program has the address, even one that
+            # shares it. Between this socket and the next, another program could take the address;
+            # then binding fails too, unless that program also sets SO_REUSEPORT as this user.
             with socket.socket(family, socket.SOCK_STREAM) as alone:
                 _set_up(alone, family)
                 alone.bind(address)

@@ -33,7 +33,7 @@ class StoredPrompt:
 
 @dataclass(frozen=True, slots=True)
 class KnownPrompt:
-    """Messages of a call, with their hash state and token count."""
+    """The messages of a call, with their hash state and their estimated tokens."""
 
     messages: Sequence[Message]
     head: str
@@ -47,7 +47,7 @@ class KnownPrompt:
 
 @dataclass(slots=True)
 class PromptMemory:
-    """Passes hash state and token count of a run's first call to the next run of its thread.
+    """Passes the prompt of the first call of a run to the next run of its thread.
 
     The prompt of that run usually begins with the same messages.
     """
@@ -91,11 +91,11 @@ class MessageLog(Sequence[Message]):
         self.stored: StoredPrompt | None = None
         """None until a call with the log's messages has completed."""
         self.add(*messages)
-        earlier = None if memory is None else memory.prompt
-        if earlier is not None and self._messages[: len(earlier.messages)] == earlier.messages:
-            self._hasher, self._hashed_head = earlier.hasher.copy(), earlier.head
-            self._hashed = len(earlier.messages)
-            self._measured, self._text = earlier.measured, earlier.text
+        prompt = None if memory is None else memory.prompt
+        if prompt is not None and self._messages[: len(prompt.messages)] == prompt.messages:
+            self._hasher, self._hashed_head = prompt.hasher.copy(), prompt.head
+            self._hashed = len(prompt.messages)
+            self._measured, self._text = prompt.measured, prompt.text
 
     def add(self, *messages: Message) -> None:
         """Append messages."""

@@ -3,6 +3,12 @@
 The call is reserved, retried, settled and journaled like any other call. Only the body differs: it
 is sent as the client wrote it, and the reply is passed on while it arrives. The call is not retried
 once a part of the reply was passed on.
+
+A reply passes through four states: its head is known; its parts arrive and are passed on; its last
+part is held until the journal has stored the reply; it has ended. The last part is held because a
+reply that the client has received whole must not be lost with this process. An interrupted stream
+ends with the error event of its API, because clients take a stream that ends without one for a
+complete answer.
 """
 
 import asyncio

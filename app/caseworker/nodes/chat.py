@@ -58,7 +58,7 @@ class ChatInput:
     """JSON with the messages that the database stores in the thread together with the new run; None
     in a stored run."""
     memory: PromptMemory = field(default_factory=PromptMemory, compare=False, repr=False)
-    """Hashes and token counts for the next answer in the branch, in this process."""
+    """Passes the prompt of an entry agent to the next answer in the branch, in this process."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the chat input as JSON; :meth:`of_json` restores it.

@@ -117,11 +117,23 @@ class Suggesting(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _suggest(cls, value: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        known_fields = _fields_of(cls)
+        foreign = cls.foreign_fields()
+        known_fields = (*_fields_of(cls), *foreign)
+        if isinstance(value, dict) and foreign.keys() & value.keys():
+            is_unset = {name for name in foreign if value.get(name) is None}
+            value = {name: it for name, it in value.items() if name not in is_unset}
         try:
             return read(without_surplus(value, known_fields))
         except ValidationError as error:
-            raise with_suggestions(error, known_fields) from None
+            raise with_suggestions(error, known_fields, foreign) from None
+
+    @classmethod
+    def foreign_fields(cls) -> Mapping[str, str]:
+        """Return messages for fields that only similar models have, by name; null is accepted."""
+        return _NO_FIELDS
+
+
+_NO_FIELDS: Final[Mapping[str, str]] = {}
 
 
 @cache
@@ -145,12 +157,17 @@ def without_surplus(data: Any, known_fields: Collection[str]) -> Any:
 _MAX_UNKNOWN: Final = 100
 
 
-def with_suggestions(error: ValidationError, known_fields: Collection[str]) -> ValidationError:
-    """Return an error about an object that suggests a known field for each unknown one."""
+def with_suggestions(
+    error: ValidationError, known_fields: Collection[str], foreign: Mapping[str, str] = _NO_FIELDS
+) -> ValidationError:
+    """Return an error about an object that suggests a known field for each unknown one.
+
+    ``foreign`` has messages for fields that only similar objects have.
+    """
     errors = error.errors(include_url=False)
     if not any(_is_unknown(one) for one in errors):
         return error
-    lines = [_with_suggestion(one, known_fields) for one in errors]
+    lines = [_with_suggestion(one, known_fields, foreign) for one in errors]
     return ValidationError.from_exception_data(error.title, lines)
 
 
@@ -169,10 +186,14 @@ def _is_unknown(error: Mapping[str, Any]) -> bool:
     return error["type"] in kinds and len(error["loc"]) == 1
 
 
-def _with_suggestion(error: Mapping[str, Any], known_fields: Collection[str]) -> InitErrorDetails:
+def _with_suggestion(
+    error: Mapping[str, Any], known_fields: Collection[str], foreign: Mapping[str, str]
+) -> InitErrorDetails:
     """Return an error with our own message; errors with our own types keep them."""
     kind, ctx = error["type"], error.get("ctx") or {}
-    if _is_unknown(error):
+    if _is_unknown(error) and (message := foreign.get(str(error["loc"][0]))) is not None:
+        kind, ctx = ERROR_TYPE, {"message": message}
+    elif _is_unknown(error):
         kind, ctx = _UNKNOWN, {"known": list(known_fields)}
     elif not kind.startswith(ERROR_TYPE):
         kind, ctx = ERROR_TYPE, {"message": validation_message(error)}

@@ -1,4 +1,7 @@
-"""Interfaces for storing runs, journals and heartbeats."""
+"""Interfaces for storing runs, journals and heartbeats.
+
+See docs/internals.md, "The journal and its barrier".
+"""
 
 import asyncio
 import json
@@ -458,8 +461,8 @@ class JournalStore(Protocol):
     async def write(self, write: JournalWrite) -> Permission:
         """Store journal changes if the writer still owns the run; durable on return.
 
-        Retries while the database is unavailable. Listeners of the run receive the events last,
-        without an ``await`` before the return.
+        Retries while the database is unavailable. Notifies the listeners of the run as its last
+        action, and does not suspend between that and the return.
 
         Raises:
             WriteFailedError: the database is available but cannot store the write.

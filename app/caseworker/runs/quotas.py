@@ -3,6 +3,8 @@
 A quota is enforced by the statements that accept and claim runs, so it holds for any number of
 processes. Its cost limits are those of an account in which each model call reserves its maximum
 cost (:mod:`caseworker.core.budget.accounts`).
+
+See docs/internals.md, "Accounts".
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,5 @@
 """Call references in results and events of runs; see :mod:`caseworker.nodes.agent.references`."""
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
@@ -28,12 +27,19 @@ def resolved(run: Run, values: Mapping[str, Any]) -> Run:
     """
     if not values:
         return run
-    result = copy.copy(run.result)
-    if "outputs" in (result or {}):
-        result = copy.deepcopy(run.result)
+    result = dict(run.result or {})
+    if isinstance(steps := result.get("outputs"), dict):
+        result["outputs"] = {step_id: _copied(output) for step_id, output in steps.items()}
     for each in _agent_results(result):
         each["messages"] = [_message(one, values) for one in each["messages"]]
     return replace(run, result=result)
+
+
+def _copied(output: Any) -> Any:
+    """Return the output of a step in which the result of an agent may be changed."""
+    if not isinstance(output, dict) or not isinstance(output.get("result"), dict):
+        return output
+    return {**output, "result": dict(output["result"])}
 
 
 def known_whole(events: Sequence[EventRecord]) -> Sequence[EventRecord]:

@@ -5,6 +5,8 @@
     running -> queued                       (its worker died or released it)
 
 A terminal status never changes. A ``waiting`` run waits for an approval and has no owner.
+
+See docs/internals.md, "One row decides".
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -92,20 +94,18 @@ class RunRequest:
 
     kind: RunKind
     input: str = ""
-    """Question of a case; empty for other kinds of runs."""
+    """Input as text, if the kind of the run has no ``graph``; otherwise empty."""
     graph: Mapping[str, Any] | None = None
-    """Inline graph of a graph or agent run; the graph of an agent run has one step. It is executed
-    as accepted, even if the definitions from which it was built change. None for a case."""
+    """Graph that a request contained or named; the graph of an agent run has one step. It is
+    executed as accepted, even if the definitions from which it was built change. None if the kind
+    of the run defines the graph."""
     definition_ref: DefinitionRef | None = None
     """Exact version from which ``graph`` was loaded; None if the caller sent it inline."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
     """Inputs for the first steps of the graph, by handle."""
-    expected_tools: tuple[str, ...] = ()
-    gold_answer: str | None = None
-    """Expected answer, which only the verifier may see: it must not reach a planner, a prompt or a
-    log."""
-    mode: str | None = None
-    """Mode of the run; None means the configured mode."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that only requests of this kind have, by name, as JSON; those that were sent, or that
+    have a configured default."""
     budget: Budget = field(default_factory=Budget)
     requires_prices: bool = True
     """Whether models without a known price are refused if there is a cost limit. False if that

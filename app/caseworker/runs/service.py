@@ -2,6 +2,8 @@
 
 Results and events of agents refer to calls instead of repeating their texts; see
 :mod:`caseworker.nodes.agent.references`. The references are replaced before callers receive them.
+
+See docs/internals.md, "One row decides".
 """
 
 import asyncio

@@ -295,7 +295,7 @@ class ModelsSettings(Section):
         if tier is not None and tier.use is not None:
             self._follow(tier.use, f"{name}.use", (*via, name), chain)
         elif tier is not None and (not via or tier.chosen_provider != BUILT_IN):
-            planner = [ModelSettings(provider=BUILT_IN)] if tier.chosen_provider == STUB else []
+            planner = [ModelSettings()] if tier.chosen_provider == STUB else []
             fallbacks = enumerate(tier.fallbacks or planner, 1)
             chain |= {name: tier, **{f"{name}.fallbacks.{at}": each for at, each in fallbacks}}
         elif name not in self.named:

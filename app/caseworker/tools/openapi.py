@@ -1,7 +1,7 @@
 """Reads operations of OpenAPI documents (3.0 and 3.1)."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -76,6 +76,39 @@ def operation_of(
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3."):
         raise ValueError("openapi: this is no document of OpenAPI 3.0 or 3.1")
     references = References(document)
+    path, method, item = _place_of(references, operation_id)
+    operation = item[method]
+    base = server or _server(document, item, operation, has_headers=bool(headers))
+    text = description or operation.get("description") or operation.get("summary")
+    if not text:
+        raise ValueError("description: the operation has none, and models need it")
+    operator_headers = {name.lower() for name in headers}
+    arguments = [
+        each
+        for each in _parameters(references, item, operation)
+        if not (each[0].place == "header" and each[0].name.lower() in _RESERVED | operator_headers)
+        and not (each[0].place == "cookie" and "cookie" in operator_headers)
+    ]
+    body, fields = None, list[Argument]()
+    if "requestBody" in operation:
+        body, fields = _body(references, references.resolved(operation["requestBody"])[0])
+    schema, places = _schema_of(references, (*arguments, *fields))
+    return HttpOperation(
+        method=method.upper(),
+        url=base.rstrip("/") + path.partition("#")[0],  # a fragment only makes paths differ
+        parameters=schema,
+        places=places,
+        body=body,
+        description=" ".join(text.split()),
+    )
+
+
+def _place_of(references: References, operation_id: str) -> tuple[str, str, Object]:
+    """Return the path, the method and the path item of an operation.
+
+    Raises:
+        ValueError: no operation or several operations have the ID.
+    """
     operations = dict[str, list[tuple[str, str, Object]]]()
     for path, item in _paths(references):
         for method in _METHODS:
@@ -95,24 +128,15 @@ def operation_of(
             f"operation_id: {' and '.join(names)} have the ID {operation_id!r}: in the document,"
             " give each its own"
         )
-    path, method, item = operations[operation_id][0]
-    operation = item[method]
-    base = server or _server(document, item, operation, has_headers=bool(headers))
-    text = description or operation.get("description") or operation.get("summary")
-    if not text:
-        raise ValueError("description: the operation has none, and models need it")
-    operator_headers = {name.lower() for name in headers}
-    arguments = [
-        each
-        for each in _parameters(references, item, operation)
-        if not (each[0].place == "header" and each[0].name.lower() in _RESERVED | operator_headers)
-        and not (each[0].place == "cookie" and "cookie" in operator_headers)
-    ]
-    body, fields = None, list[Argument]()
-    if "requestBody" in operation:
-        body, fields = _body(references, references.resolved(operation["requestBody"])[0])
+    return operations[operation_id][0]
+
+
+def _schema_of(
+    references: References, arguments: Iterable[Argument]
+) -> tuple[dict[str, Any], dict[str, Parameter]]:
+    """Return the JSON Schema of the arguments, and the parameter of each by its name."""
     properties, required, places = dict[str, Any](), list[str](), dict[str, Parameter]()
-    for parameter, schema, is_required in (*arguments, *fields):
+    for parameter, schema, is_required in arguments:
         name = _name(parameter, properties)
         properties[name], places[name] = schema, parameter
         required += [name] * is_required
@@ -124,14 +148,7 @@ def operation_of(
     }
     if definitions := references.definitions():
         schema_of_arguments["$defs"] = definitions
-    return HttpOperation(
-        method=method.upper(),
-        url=base.rstrip("/") + path.partition("#")[0],  # a fragment only makes paths differ
-        parameters=schema_of_arguments,
-        places=places,
-        body=body,
-        description=" ".join(text.split()),
-    )
+    return schema_of_arguments, places
 
 
 def _paths(references: References) -> Iterator[tuple[str, Object]]:
@@ -263,16 +280,9 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
             argument = _object(references.schema(each, inner))
             if essence(kind) == MULTIPART and field.style is None:
                 fits = partial(_fits, references, each, inner)
-                is_binary = field.media_type is not None and is_binary_type(field.media_type)
-                texts = (lambda one: one.get("type") == "string", _is_untyped)
-                if fits(_is_file) or (is_binary and any(map(fits, (*texts, _is_base64)))):
-                    field = replace(field, is_file=True)
-                    argument = _described(argument)
-                elif not field.media_type and (fits(_is_untyped) or fits(_is_base64)):
-                    field = replace(field, may_be_file=True)
-                    argument = _described(argument, is_file=False)
+                field, argument = _part_of(field, argument, fits)
             fields[name] = field
-            arguments.append((fields[name], argument, is_required and name in required))
+            arguments.append((field, argument, is_required and name in required))
     arguments = [each for each in arguments if each[0].name not in read_only]
     is_plain = len({each.name for each, _, _ in arguments}) == len(arguments)
     form = Body(
@@ -285,6 +295,22 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
         return form, arguments
     argument_schema = {**_body_schema(references, media, parts), **about}
     return form, [(Parameter(place="body"), argument_schema, is_required)]
+
+
+def _part_of(
+    field: Parameter, argument: Object, fits: Callable[[Callable[[Object], bool]], bool]
+) -> tuple[Parameter, Object]:
+    """Return a part of a multipart body and its argument, marked if it is or may be a file.
+
+    ``fits`` returns whether the schema of the part has a property.
+    """
+    is_binary = field.media_type is not None and is_binary_type(field.media_type)
+    texts = (lambda one: one.get("type") == "string", _is_untyped)
+    if fits(_is_file) or (is_binary and any(map(fits, (*texts, _is_base64)))):
+        return replace(field, is_file=True), _described(argument)
+    if not field.media_type and (fits(_is_untyped) or fits(_is_base64)):
+        return replace(field, may_be_file=True), _described(argument, is_file=False)
+    return field, argument
 
 
 def _body_schema(references: References, media: Object, parts: Chain) -> Object:

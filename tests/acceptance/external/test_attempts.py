@@ -65,7 +65,7 @@ async def test_a_call_whose_attempt_is_superseded_while_its_body_arrives_is_refu
 ) -> None:
     first = await start(http)
     async with arriving(first, "LATE") as rest:
-        second = await first.again()
+        second = await first.next_attempt()
         assert (await second.ask("SECOND")).status_code == 200
         assert b'"superseded"' in await rest()
     assert await provider.count("LATE") == 0
@@ -123,7 +123,7 @@ async def test_a_later_attempt_gets_the_recorded_replies_without_a_call(
     first = await start(http, api=api, run_id=f"replayed-{api}")
     made = [await first.ask("POLL"), await first.ask("POLL"), await first.ask("FLOW", stream=True)]
     used = (await first.get()).json()["usage"]
-    second = await first.again()
+    second = await first.next_attempt()
     replayed = [
         await second.ask("POLL"),
         await second.ask("FLOW", stream=True),

@@ -73,7 +73,7 @@ async def test_nul_characters_reach_the_provider(
     result = {"role": "tool", "tool_call_id": "c1", "content": text}
     messages = [*messages, first, result]
     second = await agent.ask(messages=messages, user=text)
-    repeated = await (await agent.again()).ask(messages=messages, user=text)
+    repeated = await (await agent.next_attempt()).ask(messages=messages, user=text)
     trace = await agent.get("/trace?payloads=true")
 
     assert second.json()["choices"][0]["message"]["content"] == text, second.text

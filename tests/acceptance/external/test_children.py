@@ -93,7 +93,7 @@ async def test_the_key_of_a_run_creates_children_of_this_run_only(
                 {"from": {"run_id": "keyed"}},
             )
         ]
-        await agent.again()
+        await agent.next_attempt()
         superseded = await own.post("/runs", json={"kind": "external"})
     assert child.run["parent_run_id"] == "keyed"
     assert (again.status_code, again.json()["attempt"]) == (200, 2)

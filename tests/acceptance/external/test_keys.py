@@ -135,7 +135,7 @@ async def renewed(http: httpx.AsyncClient) -> State:
 
 async def superseded(http: httpx.AsyncClient) -> State:
     agent = await start(http)
-    await agent.again()
+    await agent.next_attempt()
     return State(agent=agent, allowed={**dict.fromkeys(CALLS, "400 superseded"), **SUPERSEDED})
 
 
@@ -167,7 +167,7 @@ async def halted(http: httpx.AsyncClient) -> State:
 
 async def superseded_and_ended(http: httpx.AsyncClient) -> State:
     agent = await start(http)
-    await (await agent.again()).finish({"output": "done"})
+    await (await agent.next_attempt()).finish({"output": "done"})
     return State(agent=agent, allowed={**dict.fromkeys(CALLS, "400 finished"), **SUPERSEDED})
 
 

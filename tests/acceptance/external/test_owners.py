@@ -148,7 +148,7 @@ async def test_the_next_request_recovers_the_run_of_a_process_that_was_killed(
         await agent.ask("LOST")
         killed.child.kill()
         second = await replace(agent, http=after).ask_until_owned("LOST")
-        attempt = await replace(agent, http=after).again()
+        attempt = await replace(agent, http=after).next_attempt()
         texts = [await attempt.ask("LOST") for _ in range(3)]
         run = (await attempt.get()).json()
 

@@ -1,13 +1,11 @@
 """Client libraries and agents of other projects, unmodified, behind the gateway.
 
 Each client runs in its own environment, as a process. A proxy in front of the service counts its
-requests. ``make proofs ARGS="-k agent_clients -rP"`` prints a row of a table for each client.
+requests. ``make proofs ARGS="-k agent_clients -rP"`` prints the rows of a table.
 """
 
-import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from tests.support.agent_clients.processes import (
     Client,
     CountingProxy,
     execute,
+    interrupt,
     start,
 )
 from tests.support.fake_provider.client import FakeProvider
@@ -29,17 +28,11 @@ from tests.support.fake_provider.script import Step
 pytestmark = pytest.mark.proof
 
 
-async def ask(
-    client: Client, run: Mapping[str, Any], question: str, folder: Path, *, stream: bool = False
-) -> str:
-    """Return the answer that a client gets, or ``error:`` and its error."""
-    out, err = await execute(client, run, question, folder, stream=stream)
+def answer_of(output: tuple[str, str]) -> str:
+    """Return the answer that a client printed, or ``error:`` and its error."""
+    out, err = output
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     assert lines, out + err
-    return _outcome(lines)
-
-
-def _outcome(lines: Sequence[Mapping[str, Any]]) -> str:
     last = lines[-1]
     if "answer" in last:
         return str(last["answer"])
@@ -51,7 +44,12 @@ def _outcome(lines: Sequence[Mapping[str, Any]]) -> str:
     return f"error: {last.get('error')}"
 
 
-async def refused_run(http: httpx.AsyncClient, client: Client, code: str) -> dict[str, Any]:
+def print_row(client: Client, call: str, proxy: CountingProxy, answer: str) -> None:
+    """Print a row of the table."""
+    sys.stdout.write(f"{client} ({client.packages[0]}) {call}: {proxy.posts} {answer[:60]!r}\n")
+
+
+async def stopped_run(http: httpx.AsyncClient, client: Client, code: str) -> dict[str, Any]:
     """Return a run whose calls are refused with this code."""
     limits = {"budget": {"max_llm_calls": 0}} if code == "budget" else {}
     run = await start(http, client, **limits)
@@ -66,42 +64,65 @@ async def refused_run(http: httpx.AsyncClient, client: Client, code: str) -> dic
     return run
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("client", CLIENTS, ids=repr)
-async def test_a_client_stops_after_one_request_and_takes_no_part_for_the_whole(
+async def test_a_client_gets_its_answer_with_one_request(
     client: Client,
+    stream: bool,
     http: httpx.AsyncClient,
     proxy: CountingProxy,
     provider: FakeProvider,
     tmp_path: Path,
 ) -> None:
     """Its environment variables are all that differs from an ordinary use of it."""
-    run = await start(http, client)
     await provider.script("WHOLE", [Step(text=WHOLE)], repeat_last=True)
-    await provider.script("SLOW", [Step(text=WHOLE, after_events=4)], repeat_last=True)
-    shown = []
-    for stream in (False, True):
-        proxy.posts = 0
-        answer = await ask(client, run, "WHOLE", tmp_path / f"whole-{stream}", stream=stream)
-        assert answer.strip() == WHOLE.strip()
-        assert proxy.posts == 1
-    for code in ("budget", "cancelled", "finished", "superseded"):
-        run = await refused_run(http, client, code)
-        for stream in (False, True):
-            proxy.posts, proxy.received = 0, b""
-            answer = await ask(client, run, "REFUSED", tmp_path / f"{code}-{stream}", stream=stream)
-            shown.append(f"{code}{' streamed' * stream}: {proxy.posts} {answer[:60]!r}")
-            assert answer.startswith("error: "), answer
-            assert f'"code":"{code}"'.encode() in proxy.received.replace(b" ", b"")
-            assert proxy.posts == client.asks
-    assert await provider.count("REFUSED") == 0
     run = await start(http, client)
-    proxy.posts, proxy.received = 0, b""
-    async with asyncio.TaskGroup() as group:
-        asked = group.create_task(ask(client, run, "SLOW", tmp_path / "slow", stream=True))
-        await proxy.sent(PART.encode())
-        await http.delete(f"/runs/{run['run_id']}")
-    shown.append(f"interrupted: {proxy.posts} {asked.result()[:60]!r}")
-    sys.stdout.write(f"{client} ({client.packages[0]})\n" + "".join(f"  {s}\n" for s in shown))
-    assert asked.result().startswith("error: "), asked.result()
+
+    answer = answer_of(await execute(client, run, "WHOLE", tmp_path / "whole", stream=stream))
+
+    assert answer.strip() == WHOLE.strip()
+    assert proxy.posts == 1
+
+
+@pytest.mark.parametrize("code", ["budget", "cancelled", "finished", "superseded"])
+@pytest.mark.parametrize("client", CLIENTS, ids=repr)
+async def test_a_client_accepts_a_refusal_and_shows_an_error(
+    client: Client,
+    code: str,
+    http: httpx.AsyncClient,
+    proxy: CountingProxy,
+    provider: FakeProvider,
+    tmp_path: Path,
+) -> None:
+    """It gets the code of the refusal; no request reaches the model provider."""
+    run = await stopped_run(http, client, code)
+    for stream in (False, True):
+        proxy.posts, proxy.received = 0, b""
+        output = await execute(client, run, "REFUSED", tmp_path / str(stream), stream=stream)
+        answer = answer_of(output)
+        print_row(client, f"{code}{' streamed' * stream}", proxy, answer)
+        assert answer.startswith("error: "), answer
+        assert f'"code":"{code}"'.encode() in proxy.received.replace(b" ", b"")
+        assert proxy.posts == client.asks
+    assert await provider.count("REFUSED") == 0
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=repr)
+async def test_a_client_does_not_take_part_of_an_answer_for_the_whole(
+    client: Client,
+    http: httpx.AsyncClient,
+    proxy: CountingProxy,
+    provider: FakeProvider,
+    tmp_path: Path,
+) -> None:
+    """A cancel in the middle of a stream is an error; the provider gets no second request."""
+    run = await start(http, client)
+
+    output, _ = await interrupt(client, run, http, proxy, provider, tmp_path / "slow")
+    answer = answer_of(output)
+
+    print_row(client, "interrupted", proxy, answer)
+    assert PART.encode() in proxy.received
+    assert answer.startswith("error: "), answer
     assert proxy.posts == 1 + client.asks_again
     assert await provider.count("SLOW") == 1

@@ -4,7 +4,6 @@
 gateway, seconds, and the last line that a user sees.
 """
 
-import asyncio
 import sys
 import time
 from dataclasses import replace
@@ -17,15 +16,13 @@ import pytest
 from tests.support.agent_clients.processes import (
     CLIENTS,
     MORE_CLIENTS,
-    PART,
-    WHOLE,
     Client,
     CountingProxy,
     execute,
+    interrupt,
     start,
 )
 from tests.support.fake_provider.client import FakeProvider
-from tests.support.fake_provider.script import Step
 
 pytestmark = pytest.mark.proof
 
@@ -46,9 +43,8 @@ ALL: Final = [
 ]
 
 
-def row(client: Client, what: str, proxy: CountingProxy, began: float, output: str) -> None:
+def row(client: Client, what: str, proxy: CountingProxy, seconds: float, output: str) -> None:
     """Print a row of the table."""
-    seconds = time.monotonic() - began
     shown = next((line for line in output.splitlines()[::-1] if "The run " in line), output[-150:])
     at = max(0, shown.find("The run ") - 60)
     text = shown[at : at + 160].replace("|", "/")
@@ -66,7 +62,8 @@ async def test_a_client_ends_with_the_whole_reason_after_a_halt(
         output = "".join(
             await execute(client, run, "HALTED", tmp_path / str(stream), stream=stream)
         )
-        row(client, "halted, streamed" if stream else "halted", proxy, began, output)
+        seconds = time.monotonic() - began
+        row(client, "halted, streamed" if stream else "halted", proxy, seconds, output)
         assert HALTED in " ".join(output.split()), output
         assert proxy.posts == client.asks
 
@@ -80,19 +77,12 @@ async def test_a_client_ends_with_the_whole_reason_after_a_cancel_in_a_stream(
     tmp_path: Path,
 ) -> None:
     """Some clients ask again, are refused, and then show the reason of the refusal."""
-    await provider.script("SLOW", [Step(text=WHOLE, after_events=4)], repeat_last=True)
     run = await start(http, client)
-    proxy.posts, proxy.received = 0, b""
-    async with asyncio.TaskGroup() as group:
-        asked = group.create_task(execute(client, run, "SLOW", tmp_path / "slow", stream=True))
-        await provider.wait_for_arrivals(1, "SLOW")
-        (arrival,) = await provider.arrivals("SLOW", bodies=True)
-        if (arrival.body or {}).get("stream"):
-            await proxy.sent(PART.encode())
-        began = time.monotonic()
-        await http.delete(f"/runs/{run['run_id']}", params={"reason": "enough"})
-    output = "".join(asked.result())
-    row(client, "cancelled", proxy, began, output)
+    texts, seconds = await interrupt(
+        client, run, http, proxy, provider, tmp_path / "slow", reason="enough"
+    )
+    output = "".join(texts)
+    row(client, "cancelled", proxy, seconds, output)
     assert CANCELLED in " ".join(output.split()), output
     assert proxy.posts <= 1 + max(client.asks_again, client.asks - 1)
     assert await provider.count("SLOW") == 1

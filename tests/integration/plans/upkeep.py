@@ -8,7 +8,7 @@ from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
 from caseworker.features.erasure.service import Erasing
 from caseworker.features.external.postgres import PostgresAttempts
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import set_days
 from caseworker.features.threads.postgres.old_answers import AnswerMoves
 from caseworker.main.deaths import Death, count_death
@@ -19,7 +19,9 @@ from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.platform.caller import OPERATOR
 from caseworker.platform.code_table import ExecutedCode
 from caseworker.platform.postgres.connections import driver_url
+from caseworker.runs.kind_rules import OPTIONAL
 from caseworker.runs.ports import LateResult
+from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
 from caseworker.runs.recover.postgres import list_workers, request_drain
 from caseworker.runs.run import RunKey
 from tests.integration.plans.world import SAY, SUM, ObservedService
@@ -145,6 +147,7 @@ class Upkeep(ObservedService):
         """Run the functions behind the commands of an operator, and erase a tenant."""
         pool = self.executing._engines.work
         await _database_findings(self.executing.settings, driver_url(self.url))
+        await runs_of_missing_kinds(pool, OPTIONAL.values())
         key = RunKey("small", "queued-by-name")
         late = LateResult(key=key, fence=1, calls=(), usage={"tokens": 0})
         await self.executing._store.late(late)

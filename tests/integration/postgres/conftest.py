@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.integration.postgres.expiring import ExpiringRuns
 from tests.support.stores import Oracle, Stores, open_oracle, open_stores
 
 
@@ -19,6 +20,12 @@ async def oracle(database_url: str) -> AsyncIterator[Oracle]:
     """Open a separate connection for assertions."""
     async with open_oracle(database_url) as oracle:
         yield oracle
+
+
+@pytest.fixture
+def expiring(stores: Stores, oracle: Oracle) -> ExpiringRuns:
+    """Return the finished runs of these stores."""
+    return ExpiringRuns(stores, oracle)
 
 
 @pytest.fixture

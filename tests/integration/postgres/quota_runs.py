@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from caseworker.core.budget.budget import Budget
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.errors import QuotaExceededError
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import NewRun, Run

@@ -16,7 +16,7 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines, KeptConnection, transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.execute.postgres.runs import PostgresRuns, accept_in
-from caseworker.runs.journal.postgres.journal import PostgresJournal
+from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.ports import CancelStatus, JournalWrite
 from caseworker.runs.postgres.rows import accepted_run, request_to_json
 from caseworker.runs.quotas import Quota

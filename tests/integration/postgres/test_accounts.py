@@ -14,7 +14,7 @@ import pytest
 
 from caseworker.core.budget.accounts import TENANT, Hold, HoldAnswer
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import QuotaExceededError

@@ -11,7 +11,7 @@ from caseworker.features.background_queue import (
     Task,
 )
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.execute.queue.worker import QueueTimes
+from caseworker.runs.execute.queue import QueueTimes
 from caseworker.runs.postgres.queue_jobs import QueuedJob
 from caseworker.runs.postgres.queue_jobs import defer as defer_jobs
 from tests.support.limits import pool_sizes

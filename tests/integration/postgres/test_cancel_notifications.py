@@ -9,7 +9,7 @@ from decimal import Decimal
 import psycopg
 import pytest
 
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.postgres import listener
 from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL, CANCEL_CHANNEL, listen_for_workers
 from caseworker.runs.quotas import Quota

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.observers import RunObservers
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import NewRun, RunKey, RunStatus

@@ -6,7 +6,7 @@ import pytest
 
 from caseworker.main.features import FEATURES
 from caseworker.runs.errors import RunNotEndedError, RunNotFoundError
-from caseworker.runs.postgres.retention import tables_of_runs
+from caseworker.runs.postgres.erasure import tables_of_runs
 from caseworker.runs.run import RunKey, RunSource
 from tests.support.stores import (
     Oracle,

@@ -8,9 +8,9 @@ import pytest
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres import engines
-from caseworker.runs.execute.queue.work_search import look_statement
 from caseworker.runs.postgres import listener
 from caseworker.runs.postgres.run_statements import OWNED_BY
+from caseworker.runs.recover.heartbeat import look_statement
 from caseworker.runs.recover.postgres import BEAT
 from caseworker.settings.schema import WorkerSettings
 from tests.support.stores import open_oracle, open_stores

@@ -17,12 +17,12 @@ from caseworker.runs.accept.postgres.batch_accept import (
     RunInsert,
     accept_in_batch,
 )
-from caseworker.runs.journal.postgres.journal import (
+from caseworker.runs.journal.journal_rows import as_rows
+from caseworker.runs.journal.postgres import (
     OwnersAnswer,
     UsualTimes,
     write_in_batch,
 )
-from caseworker.runs.journal.postgres.journal_rows import as_rows
 from caseworker.runs.ports import FinishResult, JournalWrite, LateResult, Permission
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.limits import patience

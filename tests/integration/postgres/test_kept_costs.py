@@ -13,12 +13,13 @@ import pytest
 from psycopg.types.json import Json
 
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
+from caseworker.features.expiry import drop_runs
 from caseworker.features.spend.postgres.spend import PostgresCosts, PostgresSpend
-from caseworker.features.statistics.postgres import Period, PostgresStatistics
+from caseworker.features.spend.postgres.statistics import PeriodLength, PostgresStatistics
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.schema_version import upgrade
 from caseworker.runs.ports import LateResult
-from caseworker.runs.postgres.retention import delete_runs, drop_runs
+from caseworker.runs.postgres.erasure import delete_runs
 from tests.support.database import TestServer
 from tests.support.spend_oracle import spend_from_calls, statistics_from_runs
 from tests.support.stores import (
@@ -291,7 +292,7 @@ class ChangingRuns:
                 assert await spend.find("a", group_by, **about) == expected, (group_by, about)
         after, before = some[0], some[1] + timedelta(microseconds=1)
         statistics = PostgresStatistics(self.stores.engines)
-        periods: tuple[Period, ...] = ("hour", "day")
+        periods: tuple[PeriodLength, ...] = ("hour", "day")
         for period in periods:
             counted = await statistics_from_runs(self.oracle, "a", period, after, before)
             found = await statistics.find("a", period, after, before)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from caseworker.features.quotas.postgres.enforcement import COUNTS, LOOKED_AT
+from caseworker.features.quotas.postgres import COUNTS, LOOKED_AT
 from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.run import Queueing, Run, RunStatus
 from tests.integration.postgres.quota_runs import accepted, run_within, set_quota

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from caseworker.features.spend.postgres.costs import Bounds
-from caseworker.features.statistics.postgres import STATISTICS
+from caseworker.features.spend.postgres.statistics import STATISTICS
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import RunFilter
 from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import text
 
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.errors import QueueFullError, QuotaExceededError

@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from caseworker.features.definitions.postgres.definition_heads import DefinitionHeads
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import DefinitionHeads, PostgresDefinitions
 from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,

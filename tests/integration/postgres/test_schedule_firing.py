@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.cron_times import CatchUp
 from caseworker.features.schedules.due_runs import ScheduleFiring
 from caseworker.features.schedules.postgres import PostgresSchedules

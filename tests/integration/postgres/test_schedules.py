@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from caseworker.core.budget.budget import Budget
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.cron_times import CatchUp
 from caseworker.features.schedules.due_runs import ScheduleFiring
 from caseworker.features.schedules.postgres import PostgresSchedules

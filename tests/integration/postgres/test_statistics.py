@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 
-from caseworker.features.statistics.postgres import PostgresStatistics
+from caseworker.features.spend.postgres.statistics import PostgresStatistics
 from caseworker.platform.postgres.engines import transaction
 from tests.support.stores import Oracle, Stores
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import KeepOutcome
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.definitions.postgres import PostgresDefinitions
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.quotas.usage import NearlyFull, QuotaUse
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.retention.sweep import Retention

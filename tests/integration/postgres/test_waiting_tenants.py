@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.errors import LockNotAvailable
 
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import RunKey
@@ -102,7 +102,7 @@ async def test_a_claim_reads_few_of_the_waiting_tenants(oracle: Oracle) -> None:
     await fill(oracle, 5000)
     await oracle.rows("VACUUM ANALYZE runs")
     await oracle.rows("VACUUM ANALYZE waiting_tenants")
-    asked: tuple[Any, ...] = ("w2", None, None, None, [], False)
+    asked: tuple[Any, ...] = ("w2", None, None, None, [], False, None)
     assert min([await blocks_read(oracle, CLAIM, asked) for _ in range(3)]) < 700
 
     await oracle.rows(RUNNING, 5000)
@@ -156,7 +156,7 @@ async def test_delayed_runs_of_other_tenants_are_not_read(oracle: Oracle) -> Non
     await fill(oracle, 3000, runs=1, delay_seconds=3600)
     await oracle.rows(FILL.replace("'t' || t", "'now'"), 0, 2, 1)
     await oracle.rows("VACUUM ANALYZE runs")
-    asked: tuple[Any, ...] = ("w2", None, None, None, [], False)
+    asked: tuple[Any, ...] = ("w2", None, None, None, [], False, None)
     read = [await blocks_read(oracle, CLAIM, asked) for _ in range(4)]
 
     assert min(read) < 100, read

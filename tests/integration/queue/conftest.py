@@ -9,6 +9,6 @@ from tests.support.stores import open_oracle, open_stores
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[StaleRuns]:
+async def stale_runs(database_url: str) -> AsyncIterator[StaleRuns]:
     async with open_stores(database_url) as stores, open_oracle(database_url) as oracle:
         yield StaleRuns(stores, oracle)

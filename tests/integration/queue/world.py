@@ -9,7 +9,7 @@ from caseworker.main.loops import Loops
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.runs.execute.execution import ActiveRun
 from caseworker.runs.execute.executor import RunExecutor
-from caseworker.runs.execute.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
+from caseworker.runs.execute.queue import CONCURRENCY, QueueTimes, QueueWorker
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import executor_limits, patience
 from tests.support.memory_runs import MemoryRuns

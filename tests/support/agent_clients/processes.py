@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any, Final
 import httpx
 
 from bench.environments import peer_environment
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
 from tests.support.fault_proxy import FaultProxy
 from tests.support.npm_packages import installed_packages, node
 
@@ -59,7 +62,7 @@ async def _vercel(client: Client, question: str, stream: bool, _: Path) -> Seque
     return [*ask, *["stream"] * stream]
 
 
-async def _claude_code(_: Client, question: str, stream: bool, __: Path) -> Sequence[str]:
+async def _claude_code(client: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
     program = installed_packages(NPM) / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
     return [*node(program, "-p", question, "--output-format", "json")]
 
@@ -138,7 +141,7 @@ class CountingProxy(FaultProxy):
         self._changed.set()
         return data
 
-    async def sent(self, text: bytes) -> None:
+    async def wait_for_bytes(self, text: bytes) -> None:
         """Wait until the clients have received a text."""
         async with asyncio.timeout(CLIENT_SECONDS):
             while text not in self.received:
@@ -186,6 +189,34 @@ async def execute(
             process.kill()
             await process.wait()
     return out.decode(), err.decode()
+
+
+async def interrupt(
+    client: Client,
+    run: Mapping[str, Any],
+    http: httpx.AsyncClient,
+    proxy: CountingProxy,
+    provider: FakeProvider,
+    folder: Path,
+    **query: str,
+) -> tuple[tuple[str, str], float]:
+    """Cancel the run of a client in the middle of a reply.
+
+    Return the client's text on stdout and stderr, and the seconds from the cancel to its end. The
+    client asks ``SLOW``. If it streams, it has received the start of the reply. ``query`` are
+    parameters of the cancel request.
+    """
+    await provider.script("SLOW", [Step(text=WHOLE, after_events=4)], repeat_last=True)
+    proxy.posts, proxy.received = 0, b""
+    async with asyncio.TaskGroup() as group:
+        execution = group.create_task(execute(client, run, "SLOW", folder, stream=True))
+        await provider.wait_for_arrivals(1, "SLOW")
+        (arrival,) = await provider.arrivals("SLOW", bodies=True)
+        if (arrival.body or {}).get("stream"):
+            await proxy.wait_for_bytes(PART.encode())
+        cancelled_at = time.monotonic()
+        await http.delete(f"/runs/{run['run_id']}", params=query)
+    return execution.result(), time.monotonic() - cancelled_at
 
 
 def _prepare(folder: Path, base_url: str) -> None:

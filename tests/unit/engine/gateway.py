@@ -224,7 +224,7 @@ class Gateway:
 Story = Callable[[Gateway], Coroutine[Any, Any, None]]
 
 
-def told(story: Story, **settings: Any) -> Gateway:
+def gateway_after(story: Story, **settings: Any) -> Gateway:
     """Run a story against a new gateway and return the gateway."""
     made: list[Gateway] = []
 

@@ -12,7 +12,15 @@ from caseworker.engine.call import (
 )
 from caseworker.engine.supervision import Supervisor
 from tests.support.seeded_loop import now
-from tests.unit.engine.gateway import ESTIMATE, REAL, Attempts, Gateway, answers, busy, told
+from tests.unit.engine.gateway import (
+    ESTIMATE,
+    REAL,
+    Attempts,
+    Gateway,
+    answers,
+    busy,
+    gateway_after,
+)
 
 
 @pytest.mark.req("000/E2", "002/13.4")
@@ -30,7 +38,7 @@ def test_an_attempt_that_takes_too_long_is_cut_off_and_made_again() -> None:
         await gateway.perform(attempt, timeout_seconds=2)
         assert now() == 2.5
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     assert gateway.children()[0]["error_class"] == "TimeoutError"
     assert gateway.children()[0]["stop_reason"] == "No answer within 2 seconds."
     assert gateway.spent()["tokens"] == 175
@@ -49,7 +57,7 @@ def test_a_call_that_must_not_be_repeated_is_not_repeated_after_a_timeout() -> N
         with pytest.raises(CallFailedError, match="No answer within 2 seconds"):
             await gateway.perform(attempt, timeout_seconds=2, repeatable=False)
 
-    told(story)
+    gateway_after(story)
     assert seen == ["made"]
 
 
@@ -62,7 +70,7 @@ def test_a_timeout_of_the_attempts_own_is_not_taken_for_ours() -> None:
         with pytest.raises(TimeoutError, match="mine"):
             await gateway.perform(attempts, timeout_seconds=60)
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     assert len(attempts.made_at) == 1
     assert gateway.node()["status"] == "fail"
 
@@ -75,7 +83,7 @@ def test_an_error_that_no_call_should_raise_fails_the_call_without_its_words() -
         with pytest.raises(RuntimeError):
             await gateway.perform(attempts)
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     node = gateway.node()
     assert (node["status"], node["error_class"]) == ("fail", "RuntimeError")
     assert [child["status"] for child in gateway.children()] == ["fail", "fail"]
@@ -99,7 +107,7 @@ def test_a_stop_in_flight_halts_the_call_and_keeps_its_cost() -> None:
                 gateway.perform(attempt), gateway.token, late=lambda _: None
             )
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     node = gateway.node()
     assert (node["status"], node["stop_reason"]) == ("halt", "enough")
     assert (node["cost_usd"], node["tokens_in"], node["tokens_out"]) == (0.5, 80, 20)
@@ -122,7 +130,7 @@ def test_something_cancelled_that_an_attempt_waited_for_is_a_failure_of_the_atte
             await gateway.perform(attempt)
         assert failed.value.attempts == 1
 
-    assert told(story).node()["error_class"] == "CancelledError"
+    assert gateway_after(story).node()["error_class"] == "CancelledError"
 
 
 @pytest.mark.parametrize("ending", ["answers", "fails", "is stopped"])
@@ -144,7 +152,7 @@ def test_a_call_that_ends_after_its_run_adds_what_it_has_cost(ending: str) -> No
         await asyncio.wait({task})
         assert (task.exception() is None) == (ending == "answers")
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     cost = 0.5 if ending == "is stopped" else 0.3
     assert (gateway.node()["status"], gateway.node()["cost_usd"]) == ("halt", cost)
     assert gateway.graph.snapshot()["aggregates"]["total_cost_usd"] == cost
@@ -162,5 +170,5 @@ def test_an_answer_that_cannot_be_stored_fails_the_call() -> None:
         with pytest.raises(ValueError, match="JSON"):
             await gateway.perform(attempt)
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     assert (gateway.node()["status"], gateway.node()["cost_usd"]) == ("fail", 0.3)

@@ -18,7 +18,7 @@ from caseworker.engine.ports import IF_LOST, CallOutcome
 from caseworker.engine.supervision import Supervisor
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import now
-from tests.unit.engine.gateway import Attempts, Gateway, answers, busy, told
+from tests.unit.engine.gateway import Attempts, Gateway, answers, busy, gateway_after
 
 
 @pytest.mark.req("002/21.1", "002/21.4", "002/13.2")
@@ -32,7 +32,7 @@ def test_a_failed_attempt_is_made_again_after_exactly_its_wait(
     """Retries wait 0.5 and then 1.0 seconds, each with its jitter; an attempt takes 0.1 here."""
     attempts = Attempts(busy(), busy())
 
-    gateway = told(lambda gateway: gateway.perform(attempts), draws=draws)
+    gateway = gateway_after(lambda gateway: gateway.perform(attempts), draws=draws)
 
     second = 0.1 + waits[0]
     assert attempts.made_at == pytest.approx([0, second, second + 0.1 + waits[1]])
@@ -44,7 +44,7 @@ def test_the_provider_says_how_long_to_wait() -> None:
     """The provider's Retry-After applies where it is longer than the usual delay."""
     attempts = Attempts(busy(retry_after=7), busy(retry_after=0.01))
 
-    told(lambda gateway: gateway.perform(attempts))
+    gateway_after(lambda gateway: gateway.perform(attempts))
 
     assert attempts.made_at == pytest.approx([0, 7.1, 8.2])
 
@@ -59,7 +59,7 @@ def test_a_call_that_may_not_wait_long_enough_says_so() -> None:
         explained = "The provider asked to wait 7 s, which exceeds the time that is left (2.9 s)."
         assert str(caught.value) == f"The provider is busy. {explained}"
 
-    gateway = told(story, budget=Budget(max_seconds=3))
+    gateway = gateway_after(story, budget=Budget(max_seconds=3))
     assert gateway.node()["stop_reason"] == gateway.entry().value["message"]
 
 
@@ -68,7 +68,7 @@ def test_attempts_are_children_of_the_call_with_their_real_times() -> None:
     """The first attempt is added when the second begins; only the call carries cost and tokens."""
     attempts = Attempts(busy(), busy())
 
-    gateway = told(lambda gateway: gateway.perform(attempts))
+    gateway = gateway_after(lambda gateway: gateway.perform(attempts))
 
     shown = [
         (
@@ -95,7 +95,7 @@ def test_attempts_are_children_of_the_call_with_their_real_times() -> None:
 
 def test_a_call_that_succeeds_at_once_has_no_attempts_below_it() -> None:
     """A call that succeeds at the first attempt is a single node."""
-    gateway = told(lambda gateway: gateway.perform(answers))
+    gateway = gateway_after(lambda gateway: gateway.perform(answers))
 
     assert gateway.children() == []
     assert gateway.node()["retries_used"] == 0
@@ -111,7 +111,7 @@ def test_when_the_retries_are_used_up_the_call_fails() -> None:
             await gateway.perform(attempts)
         assert (failed.value.error_class, failed.value.attempts) == ("ProviderBusy", 3)
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     assert len(attempts.made_at) == len(gateway.children()) == 3
     node = gateway.node()
     assert (node["status"], node["error_class"]) == ("fail", "ProviderBusy")
@@ -133,7 +133,7 @@ def test_what_a_retry_cannot_help_is_not_tried_again() -> None:
             await gateway.perform(attempts)
         assert failed.value.attempts == 1
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     assert gateway.children() == []
     assert attempts.made_at == [0]
 
@@ -148,7 +148,7 @@ def test_no_wait_goes_past_the_seconds_that_are_left(seconds: float, made: int) 
         with pytest.raises(CallFailedError):
             await gateway.perform(attempts)
 
-    told(story, budget=Budget(max_time_seconds=seconds))
+    gateway_after(story, budget=Budget(max_time_seconds=seconds))
     assert len(attempts.made_at) == made
 
 
@@ -166,7 +166,7 @@ def test_no_wait_goes_past_the_deadline(seconds: float, made: int) -> None:
         with pytest.raises(CallFailedError):
             await gateway.perform(attempts)
 
-    told(story)
+    gateway_after(story)
     assert len(attempts.made_at) == made
 
 
@@ -175,7 +175,7 @@ def test_every_attempt_is_charged_and_the_call_once() -> None:
     """A failed attempt costs its reported usage, or the estimate if it reports none."""
     attempts = Attempts(busy(), busy(spent=Spent(tokens_in=3, cost_usd=Decimal("0.01"))))
 
-    gateway = told(lambda gateway: gateway.perform(attempts))
+    gateway = gateway_after(lambda gateway: gateway.perform(attempts))
 
     assert gateway.spent() == {
         "llm_calls_small": 1,
@@ -199,7 +199,7 @@ def test_a_retry_that_the_budget_does_not_allow_halts_the_call() -> None:
         with pytest.raises(BudgetExceededError):
             await gateway.perform(attempts)
 
-    gateway = told(story, budget=Budget(max_api_calls=1))
+    gateway = gateway_after(story, budget=Budget(max_api_calls=1))
     node = gateway.node()
     assert (node["status"], node["cost_usd"], node["retries_used"]) == ("halt", 0.5, 0)
     assert gateway.children() == []
@@ -219,7 +219,7 @@ def test_while_a_call_waits_the_journal_holds_what_it_has_really_cost() -> None:
         assert (if_lost["tokens_in"], if_lost["estimated"]) == (3, {})
         await task
 
-    told(story)
+    gateway_after(story)
 
 
 @pytest.mark.req("000/C3")
@@ -235,7 +235,7 @@ def test_a_stop_interrupts_the_wait_for_a_retry() -> None:
             )
         assert now() == 5
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     node = gateway.node()
     assert (node["status"], node["stop_reason"], node["cost_usd"]) == ("halt", "enough", 0.5)
     assert len(attempts.made_at) == 1
@@ -251,4 +251,4 @@ def test_policies_of_one_attempt_do_not_wait() -> None:
             await gateway.perform(attempts, retry=retry_policy(max_retries=0))
         assert now() == 0.1
 
-    told(story)
+    gateway_after(story)

@@ -15,7 +15,7 @@ from caseworker.engine.call import (
     Reply,
 )
 from caseworker.engine.ports import CallOutcome
-from tests.unit.engine.gateway import Gateway, answers, must_not_be_made, told
+from tests.unit.engine.gateway import Gateway, answers, gateway_after, must_not_be_made
 
 
 @pytest.mark.req("001/wiring")
@@ -29,7 +29,7 @@ def test_a_call_is_begun_reserved_allowed_performed_and_settled_in_this_order() 
 
         assert await gateway.perform(attempt) == {"text": "four"}
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     assert gateway.events == [
         "begin",
         "reserve",
@@ -45,7 +45,7 @@ def test_a_call_is_begun_reserved_allowed_performed_and_settled_in_this_order() 
 
 def test_a_call_that_stays_inside_asks_for_no_external_permission() -> None:
     """A call without external effect needs no new permission; it may rely on an earlier one."""
-    gateway = told(lambda gateway: gateway.perform(answers, external=False))
+    gateway = gateway_after(lambda gateway: gateway.perform(answers, external=False))
 
     assert "barrier inside" in gateway.events
 
@@ -66,7 +66,7 @@ def test_a_call_is_settled_at_what_it_really_cost() -> None:
         assert held[0] == [100, Decimal("0.50")]
         assert held[1][Dimension.TOKENS] == 100
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     spent = {"llm_calls_small": 1, "api_calls": 1, "tokens": 75, "cost_usd": Decimal("0.30")}
     assert gateway.spent() == spent
     node = gateway.node()
@@ -89,7 +89,7 @@ def test_a_call_that_does_not_say_what_it_cost_is_charged_at_the_estimate() -> N
     async def attempt() -> Reply:
         return Reply("four")
 
-    gateway = told(lambda gateway: gateway.perform(attempt))
+    gateway = gateway_after(lambda gateway: gateway.perform(attempt))
     assert gateway.spent()["tokens"] == 100
     assert gateway.node()["cost_usd"] == 0.5
 
@@ -114,7 +114,7 @@ def test_a_call_that_a_limit_refuses_is_a_halted_node_with_the_reason(budget: Bu
         node = gateway.node()
         assert (node["status"], node["stop_reason"]) == ("halt", refused.value.reason)
 
-    gateway = told(story, budget=budget)
+    gateway = gateway_after(story, budget=budget)
     assert gateway.spent() == {}
     assert "barrier" not in gateway.events
     assert (gateway.entry().outcome, dict(gateway.entry().charge)) == (CallOutcome.NOT_MADE, {})
@@ -130,7 +130,7 @@ def test_of_three_calls_two_are_allowed_where_two_are() -> None:
         with pytest.raises(BudgetExceededError):
             await gateway.perform(must_not_be_made, key="call 3")
 
-    assert told(story, budget=Budget(max_api_calls=2)).spent()["api_calls"] == 2
+    assert gateway_after(story, budget=Budget(max_api_calls=2)).spent()["api_calls"] == 2
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_call_that_the_barrier_refuses_is_a_halted_node_with_the_reason(refusa
             await gateway.perform(must_not_be_made)
         assert (gateway.node()["status"], gateway.node()["stop_reason"]) == ("halt", str(refusal))
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     assert gateway.spent() == {}
     assert gateway.entry().outcome is CallOutcome.NOT_MADE
 
@@ -166,7 +166,7 @@ def test_a_stop_that_arrives_while_the_barrier_is_asked_is_heard_before_the_call
             await gateway.perform(must_not_be_made)
         assert gateway.node()["stop_reason"] == "just now"
 
-    told(story)
+    gateway_after(story)
 
 
 @pytest.mark.req("000/C3")
@@ -178,7 +178,7 @@ def test_after_a_stop_no_call_is_even_begun() -> None:
         with pytest.raises(stops.CancelledError):
             await gateway.perform(must_not_be_made)
 
-    assert told(story).events == []
+    assert gateway_after(story).events == []
 
 
 def test_a_recorded_result_is_returned_without_a_call() -> None:
@@ -189,7 +189,7 @@ def test_a_recorded_result_is_returned_without_a_call() -> None:
         gateway.token.cancel()
         assert await gateway.perform(must_not_be_made) == {"text": "before"}
 
-    gateway = told(story, budget=Budget(max_api_calls=0))
+    gateway = gateway_after(story, budget=Budget(max_api_calls=0))
     assert gateway.events == []
     assert gateway.spent() == {}
 
@@ -204,7 +204,7 @@ def test_a_recorded_failure_fails_again_without_a_call() -> None:
             await gateway.perform(must_not_be_made)
         assert (failed.value.error_class, failed.value.attempts) == ("ProviderBusy", 3)
 
-    assert told(story).events == []
+    assert gateway_after(story).events == []
 
 
 RESULT, FAILURE, UNKNOWN, NOT_MADE = CallOutcome
@@ -242,7 +242,7 @@ def test_a_recorded_call_is_replayed_repeated_or_refused(
             except (CallFailedError, OutcomeUnknownError) as error:
                 found.append(error)
 
-        spent = told(story).spent()
+        spent = gateway_after(story).spent()
         if found == [{"text": "four"}]:
             assert spent["api_calls"] == 1
             return MADE if spent.get("llm_calls_small") == 1 else RETRIED

@@ -24,8 +24,8 @@ from tests.unit.engine.gateway import (
     Gateway,
     answers,
     busy,
+    gateway_after,
     must_not_be_made,
-    told,
 )
 
 
@@ -102,7 +102,7 @@ def test_a_call_reserves_at_the_barrier_and_settles_its_actual_cost() -> None:
         order = ["enter", "reserve", "barrier", "leave", "settle"]
         assert [each for each in gateway.events if each in order] == [*order, "leave"]
 
-    told(story)
+    gateway_after(story)
 
 
 def test_each_attempt_is_reserved_and_settled() -> None:
@@ -113,7 +113,7 @@ def test_each_attempt_is_reserved_and_settled() -> None:
         await gateway.perform(Attempts(busy(spent=replace(REAL, cost_usd=Decimal("0.1")))))
         assert account.settled == [(1, Decimal("0.1")), (2, REAL.cost_usd)]
 
-    told(story)
+    gateway_after(story)
 
 
 def test_a_lost_attempt_settles_its_estimate() -> None:
@@ -129,7 +129,7 @@ def test_a_lost_attempt_settles_its_estimate() -> None:
             await gateway.perform(cancelled)
         assert account.settled == [(1, ESTIMATE.cost_usd)]
 
-    told(story)
+    gateway_after(story)
 
 
 @pytest.mark.req("cw/3.accounts")
@@ -148,7 +148,7 @@ def test_a_call_that_waits_for_an_account_holds_nothing() -> None:
         assert gateway.events.count("wait") == 1
         assert account.used == REAL.cost_usd
 
-    told(story)
+    gateway_after(story)
 
 
 def test_a_call_that_waits_is_not_charged_if_its_worker_is_lost() -> None:
@@ -165,7 +165,7 @@ def test_a_call_that_waits_is_not_charged_if_its_worker_is_lost() -> None:
         account.at_wait = settled
         await gateway.perform(answers)
 
-    told(story)
+    gateway_after(story)
 
 
 def test_a_call_that_never_fits_is_refused_with_the_state_of_the_account() -> None:
@@ -185,7 +185,7 @@ def test_a_call_that_never_fits_is_refused_with_the_state_of_the_account() -> No
         assert account.settled == []
         assert gateway.spent() == {}
 
-    told(story)
+    gateway_after(story)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -224,4 +224,4 @@ def test_a_call_shrinks_to_what_is_free_in_the_account() -> None:
         assert asked[-1] == Decimal("0.7")
         assert "wait" not in gateway.events
 
-    told(story)
+    gateway_after(story)

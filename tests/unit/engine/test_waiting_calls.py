@@ -21,8 +21,8 @@ from tests.unit.engine.gateway import (
     Attempts,
     Gateway,
     busy,
+    gateway_after,
     must_not_be_made,
-    told,
 )
 
 ONE_ESTIMATE = Budget(max_tokens=120)
@@ -51,7 +51,7 @@ def test_calls_that_fit_one_after_the_other_wait_for_one_another() -> None:
         await second
         assert now() == 4
 
-    gateway = told(story, budget=ONE_ESTIMATE)
+    gateway = gateway_after(story, budget=ONE_ESTIMATE)
     assert gateway.spent()["tokens"] == 40
     assert "waited_ms" not in gateway.node(2)["metadata"]
     assert gateway.node(3)["metadata"]["waited_ms"] == 1500
@@ -69,7 +69,7 @@ def test_a_call_that_is_cancelled_while_it_waits_was_never_made() -> None:
         assert second.cancelled()
         await first
 
-    gateway = told(story, budget=ONE_ESTIMATE)
+    gateway = gateway_after(story, budget=ONE_ESTIMATE)
     assert (gateway.node(3)["status"], gateway.node(3)["tokens_in"]) == ("halt", None)
     assert gateway.node(3)["metadata"]["waited_ms"] == 1000
     assert gateway.entry(3).outcome is CallOutcome.NOT_MADE
@@ -95,7 +95,7 @@ def test_a_call_is_refused_once_what_others_really_used_leaves_no_room_for_it() 
         assert (stop["dimension"], stop["scope"]) == ("tokens", "run")
         assert "100 used, 100 requested, limit 120" in stop["reason"]
 
-    gateway = told(story, budget=ONE_ESTIMATE)
+    gateway = gateway_after(story, budget=ONE_ESTIMATE)
     assert gateway.node(3)["metadata"]["waited_ms"] == 1000
 
 
@@ -118,7 +118,7 @@ def test_a_refused_barrier_leaves_its_place_to_the_next_call() -> None:
             await first
         assert await second == {"text": "four"}
 
-    gateway = told(story, budget=Budget(max_llm_calls_small=1))
+    gateway = gateway_after(story, budget=Budget(max_llm_calls_small=1))
     assert gateway.spent()["llm_calls_small"] == 1
 
 
@@ -133,7 +133,7 @@ def test_a_call_inside_a_call_is_refused_what_the_call_around_it_holds() -> None
 
         await gateway.perform(outer, key="a/llm")
 
-    assert told(story, budget=ONE_ESTIMATE).spent()["tokens"] == 75
+    assert gateway_after(story, budget=ONE_ESTIMATE).spent()["tokens"] == 75
 
 
 async def hangs() -> Reply:
@@ -153,7 +153,7 @@ def test_what_was_sent_and_not_answered_is_estimated_and_says_so() -> None:
         call.cancel()
         await asyncio.wait([call])
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     spent = gateway.spent()
     assert (spent["tokens"], spent["tokens_estimated"]) == (100, 100)
     assert spent["cost_usd"] == spent["cost_usd_estimated"] == Decimal("0.50")
@@ -172,7 +172,7 @@ def test_a_trace_says_how_much_more_than_reserved_a_call_used() -> None:
     async def answers() -> Reply:
         return Reply("four", used)
 
-    gateway = told(lambda gateway: gateway.perform(answers))
+    gateway = gateway_after(lambda gateway: gateway.perform(answers))
 
     text = explain(gateway.graph.snapshot())
     assert "overrun: 20 tokens more than reserved" in text
@@ -181,7 +181,7 @@ def test_a_trace_says_how_much_more_than_reserved_a_call_used() -> None:
 
 def test_of_a_retried_call_only_the_lost_attempt_is_estimated() -> None:
     """Only the failed attempt is charged at its estimate; the provider reports the other one."""
-    gateway = told(lambda gateway: gateway.perform(Attempts(busy())))
+    gateway = gateway_after(lambda gateway: gateway.perform(Attempts(busy())))
 
     node: Any = gateway.node()
     assert (node["tokens_in"], node["tokens_out"]) == (80 + 70, 20 + 5)
@@ -195,7 +195,7 @@ def test_a_price_that_is_not_known_is_null_and_not_zero() -> None:
     async def attempt() -> Reply:
         return Reply("four", Spent(tokens_in=70, tokens_out=5, cost_usd=None))
 
-    gateway = told(lambda gateway: gateway.perform(attempt, cost=Spent(cost_usd=None)))
+    gateway = gateway_after(lambda gateway: gateway.perform(attempt, cost=Spent(cost_usd=None)))
 
     assert gateway.node()["cost_usd"] is None
     usage = gateway.scope.to_dict()
@@ -216,7 +216,7 @@ def test_a_wait_that_is_no_number_of_seconds_is_passed_over(asked: Any) -> None:
         with pytest.raises(CallFailedError, match="The provider is busy"):
             await gateway.perform(fails)
 
-    assert told(story).node()["error_class"] == "ProviderBusy"
+    assert gateway_after(story).node()["error_class"] == "ProviderBusy"
 
 
 WIDE = graph("ABC", max_parallel=3)

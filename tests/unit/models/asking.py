@@ -135,7 +135,7 @@ def _left_by(journal: MemoryJournal) -> list[tuple[str, Recorded]]:
 Story = Callable[[Asking], Awaitable[None]]
 
 
-def told(story: Story, tier: ChatModel, **settings: Any) -> Asking:
+def asking_after(story: Story, tier: ChatModel, **settings: Any) -> Asking:
     """Run a story to its end and return the `Asking` it used."""
     made: list[Asking] = []
 

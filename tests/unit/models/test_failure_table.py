@@ -9,7 +9,7 @@ import pytest
 
 from caseworker.engine.call import CallFailedError
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import Asking, busy, priced, told
+from tests.unit.models.asking import Asking, asking_after, busy, priced
 
 MODEL = priced("small", timeout_seconds=2.0)
 UNREADABLE = "The model produced output that does not match the expected peg-native format"
@@ -52,7 +52,7 @@ def test_what_may_pass_is_tried_again_after_exactly_its_wait(
         asking.provider.script("small", *failures)
         await answered(asking)
 
-    asking = told(story, MODEL, flavour=flavour, draws=draws)
+    asking = asking_after(story, MODEL, flavour=flavour, draws=draws)
 
     assert asking.provider.times() == pytest.approx(times)
     assert asking.run.spent()["llm_calls_small"] == 1
@@ -75,7 +75,7 @@ def test_after_two_retries_the_call_has_failed_and_says_so(failure: Step) -> Non
         assert failed.value.attempts == 3
         assert failed.value.error_class in ("ModelUnavailable", "TimeoutError")
 
-    asking = told(story, MODEL)
+    asking = asking_after(story, MODEL)
 
     assert len(asking.provider.arrivals) == asking.run.spent()["api_calls"] == 3
     (call,) = asking.calls()
@@ -100,7 +100,7 @@ def test_what_an_endpoint_cannot_read_of_its_model_is_asked_once(streamed: bool)
         assert failed.value.error_class == "ModelReplyUnreadable"
         assert UNREADABLE in str(failed.value)
 
-    asking = told(story, MODEL)
+    asking = asking_after(story, MODEL)
 
     assert asking.provider.times() == [0]
     assert asking.run.spent()["tokens"] > 0
@@ -127,7 +127,7 @@ def test_what_a_retry_cannot_help_is_asked_once(status: int, error_class: str) -
             await asking.ask()
         assert (failed.value.attempts, failed.value.error_class) == (1, error_class)
 
-    asking = told(story, MODEL)
+    asking = asking_after(story, MODEL)
 
     assert asking.provider.times() == [0]
     assert "cost_usd" not in asking.run.spent()
@@ -143,4 +143,4 @@ def test_a_provider_that_asks_for_more_patience_than_there_is_is_not_asked_again
             await asking.ask()
         assert failed.value.retry_after_seconds == 60
 
-    assert told(story, MODEL).provider.times() == [0]
+    assert asking_after(story, MODEL).provider.times() == [0]

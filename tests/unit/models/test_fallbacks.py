@@ -12,7 +12,7 @@ from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
 from caseworker.models.gateway import Tier
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import QUESTION, Asking, busy, chain, priced, told, unpriced
+from tests.unit.models.asking import QUESTION, Asking, asking_after, busy, chain, priced, unpriced
 
 FIRST, SECOND, THIRD = priced("first", 1), priced("second", 10), priced("third", 100)
 COUNTED = Step(text="ok", tokens_in=3, tokens_out=2)
@@ -32,7 +32,7 @@ def test_a_model_whose_retries_are_used_up_hands_over_to_the_next() -> None:
         assert (completion.provider, completion.model) == ("openai", "second")
         assert (completion.text, completion.cost_usd) == ("ok", Decimal(50))
 
-    asking = told(story, chain(FIRST, SECOND))
+    asking = asking_after(story, chain(FIRST, SECOND))
 
     assert asking.provider.times("first") == pytest.approx([0, 0.5, 1.5])
     assert asking.provider.times("second") == pytest.approx([1.5, 2])
@@ -54,7 +54,7 @@ def test_the_trace_shows_who_was_asked_and_what_came_of_it() -> None:
         asking.provider.script("second", COUNTED)
         await asking.ask()
 
-    asking = told(story, chain(FIRST, SECOND))
+    asking = asking_after(story, chain(FIRST, SECOND))
 
     first, second = asking.calls()
     assert (first["model"], first["status"], first["retries_used"]) == ("first", "fail", 2)
@@ -78,7 +78,7 @@ def test_a_model_that_is_not_as_configured_hands_over_without_a_retry(status: in
         asking.provider.script("first", Step(status=status, headers={"location": "/x"}))
         assert (await asking.ask()).model == "second"
 
-    assert told(story, chain(FIRST, SECOND)).provider.times() == [0, 0]
+    assert asking_after(story, chain(FIRST, SECOND)).provider.times() == [0, 0]
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
@@ -90,7 +90,7 @@ def test_a_request_that_is_at_fault_itself_is_not_passed_on(status: int) -> None
         with pytest.raises(CallFailedError):
             await asking.ask()
 
-    assert told(story, chain(FIRST, SECOND)).provider.models() == ["first"]
+    assert asking_after(story, chain(FIRST, SECOND)).provider.models() == ["first"]
 
 
 def test_models_are_asked_in_the_order_of_the_list_until_none_is_left() -> None:
@@ -104,7 +104,7 @@ def test_models_are_asked_in_the_order_of_the_list_until_none_is_left() -> None:
             await asking.ask()
         assert (failed.value.attempts, failed.value.error_class) == (7, "ModelUnavailable")
 
-    asking = told(story, chain(FIRST, SECOND, THIRD))
+    asking = asking_after(story, chain(FIRST, SECOND, THIRD))
 
     assert asking.provider.models() == ["first", *["second"] * 3, *["third"] * 3]
     assert asking.run.spent()["llm_calls_small"] == 1
@@ -119,7 +119,7 @@ def test_each_model_is_reserved_at_its_own_price() -> None:
             await asking.ask(max_output_tokens=10)
         assert refused.value.cause.dimension == "cost_usd"
 
-    asking = told(story, chain(FIRST, THIRD), budget=Budget(max_cost_dollars=1000))
+    asking = asking_after(story, chain(FIRST, THIRD), budget=Budget(max_cost_dollars=1000))
 
     assert asking.provider.models() == ["first"]
 
@@ -138,7 +138,7 @@ def test_a_limited_cost_refuses_the_first_model_whose_price_is_not_known(
             await asking.ask(max_output_tokens=10)
         assert (stop.value.cause.kind, stop.value.cause.dimension) == ("budget", "cost_usd")
 
-    asking = told(story, tier, budget=Budget(max_cost_dollars=1000))
+    asking = asking_after(story, tier, budget=Budget(max_cost_dollars=1000))
 
     assert asking.provider.models() == failing
     refused = asking.calls()[-1]
@@ -155,7 +155,7 @@ def test_an_unlimited_cost_lets_a_model_answer_whose_price_is_not_known() -> Non
         asking.provider.script("house-model", COUNTED)
         await asking.ask()
 
-    assert told(story, unpriced("house-model")).run.spent()["tokens"] == 5
+    assert asking_after(story, unpriced("house-model")).run.spent()["tokens"] == 5
 
 
 def test_a_limit_of_attempts_counts_those_of_all_models() -> None:
@@ -166,7 +166,7 @@ def test_a_limit_of_attempts_counts_those_of_all_models() -> None:
         with pytest.raises(BudgetExceededError):
             await asking.ask()
 
-    asking = told(story, chain(FIRST, SECOND), budget=Budget(max_api_calls=1))
+    asking = asking_after(story, chain(FIRST, SECOND), budget=Budget(max_api_calls=1))
 
     assert asking.provider.models() == ["first"]
     assert asking.calls()[-1]["status"] == "halt"
@@ -185,7 +185,7 @@ def test_a_limit_of_calls_holds_for_all_models_together() -> None:
                 await complete(tier=tier, key=f"more/{tier}")
             assert refused.value.cause.dimension == "llm_calls"
 
-    asking = told(story, chain(FIRST, SECOND), budget=Budget(max_llm_calls=2))
+    asking = asking_after(story, chain(FIRST, SECOND), budget=Budget(max_llm_calls=2))
 
     spent = asking.run.spent()
     assert (spent["llm_calls"], spent["llm_calls_small"], spent["llm_calls_big"]) == (2, 1, 1)
@@ -201,7 +201,7 @@ def test_a_run_that_is_executed_again_asks_nobody_who_has_answered_or_failed() -
         asking.begin(asking.run.journal)
         assert await asking.ask() == before
 
-    asking = told(story, chain(FIRST, SECOND))
+    asking = asking_after(story, chain(FIRST, SECOND))
 
     assert len(asking.provider.arrivals) == 4
     assert asking.run.spent() == {}
@@ -221,7 +221,7 @@ def test_a_fallback_that_was_in_flight_at_a_crash_is_asked_again_as_the_same_log
         )
         assert (await asking.ask()).model == "second"
 
-    asking = told(story, chain(FIRST, SECOND))
+    asking = asking_after(story, chain(FIRST, SECOND))
 
     assert asking.provider.models() == ["first", "second", "second"]
     assert asking.run.spent()["api_calls"] == 1
@@ -238,7 +238,7 @@ def test_failures_and_fallbacks_are_logged() -> None:
         await asking.ask()
 
     with capture_logs() as lines:
-        told(story, chain(FIRST, SECOND))
+        asking_after(story, chain(FIRST, SECOND))
 
     assert [(line["event"], line["log_level"], line["model"]) for line in lines] == [
         *[("model.failed", "warning", "first")] * 3,

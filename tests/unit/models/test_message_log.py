@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caseworker.features.traces.conversations import beginning_of, whole_request
-from caseworker.models.message_log import MessageLog
-from caseworker.models.ports import Message, ToolCall, ToolDefinition
+from caseworker.features.traces.payloads import beginning_of, whole_request
+from caseworker.models.families import UNKNOWN
+from caseworker.models.maximum import content_of_request
+from caseworker.models.message_log import MessageLog, PromptMemory
+from caseworker.models.ports import Message, ModelRequest, ToolCall, ToolDefinition
 from caseworker.runs.run import CallRecord
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import Asking, chain, priced, told
+from tests.unit.models.asking import Asking, asking_after, chain, priced
 
 PRICED = priced("first")
 TURNS = 5
@@ -119,7 +122,7 @@ def test_a_call_stores_what_it_adds_and_shows_all_of_it(
                 await converse(asking, log, turn, adds=adds, **about)
             seen.append(records(asking))
 
-    told(story, chain(PRICED, priced("second", temperature=0.9)))
+    asking_after(story, chain(PRICED, priced("second", temperature=0.9)))
 
     plain, added = seen
     assert [each.request_hash for each in plain] == [each.request_hash for each in added]
@@ -150,7 +153,7 @@ def test_what_a_thousand_calls_store_is_what_they_said() -> None:
         for turn in range(60):
             await converse(asking, log, turn, said=text)
 
-    stored = records(told(story, PRICED))
+    stored = records(asking_after(story, PRICED))
 
     unique = sum(len(message.content) for message in log)
     taken = sum(sizes(stored)) + sum(len(json.dumps(each.value)) for each in stored)
@@ -172,7 +175,7 @@ def test_a_run_that_is_executed_again_goes_on_with_the_same_conversation() -> No
         for turn in range(TURNS + 1):
             await converse(asking, log, turn)
 
-    asked = told(story, PRICED)
+    asked = asking_after(story, PRICED)
 
     assert len(asked.provider.arrivals) == made[0] + 1
     (last,) = asked.run.journal.requests.values()
@@ -191,7 +194,7 @@ def test_a_changed_conversation_is_stored_from_its_beginning() -> None:
         for turn in range(2):
             await converse(asking, changed, turn)
 
-    asked = told(story, PRICED)
+    asked = asking_after(story, PRICED)
 
     whole = [request for request in asked.run.journal.requests.values() if "after" not in request]
     assert whole
@@ -210,3 +213,66 @@ def test_a_log_hashes_and_counts_what_is_new() -> None:
     assert log.hashed("a", 2).hexdigest() == first
     assert log.hashed("b", 2).hexdigest() != first
     assert log.size_bytes == other.size_bytes > sum(len(one.content) for one in log)
+
+
+def called(log: MessageLog, head: str) -> tuple[str, int]:
+    """Make a call with a log; return the hash of its messages and their near bound."""
+    request = ModelRequest(messages=tuple(log), tools=(ADD,))
+    hashed = log.hashed(head, len(log)).hexdigest()
+    near = content_of_request(request, UNKNOWN, log).near_tokens
+    log.note_stored("turn/1", len(log), {})
+    return hashed, near
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=200) | st.just("word " * 3000)
+PROMPTS = st.sampled_from(["Help.", "Help in French."])
+
+
+@settings(max_examples=50)
+@given(
+    runs=st.lists(
+        st.tuples(PROMPTS, st.sampled_from(["a", "b"]), TEXTS, TEXTS, st.booleans()), max_size=8
+    )
+)
+def test_a_run_of_a_thread_continues_the_prompt_of_the_run_before(
+    runs: list[tuple[str, str, str, str, bool]],
+) -> None:
+    """The hash and the estimate are those of a new log, whatever has changed between the runs."""
+    memory, history = PromptMemory(), [Message(role="user", content="Hello")]
+    for prompt, head, answer, question, is_edited in runs:
+        whole = [Message(role="system", content=prompt), *history]
+        log = MessageLog(whole, memory)
+
+        assert called(log, head) == called(MessageLog(whole), head)
+
+        log.add(Message(role="assistant", content=f"{answer}, longer", result_of="turn/1"))
+        called(log, head)
+        if is_edited:
+            history = history[:-1]
+        else:
+            history = [*history, Message(role="assistant", content=answer)]
+        history = [*history, Message(role="user", content=question)]
+
+
+def test_a_run_of_a_thread_hashes_and_measures_only_new_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cost of a turn does not grow with the chat."""
+    hashed, canonical_json = list[str](), Message.canonical_json
+
+    def noted(message: Message) -> str:
+        hashed.append(message.content)
+        return canonical_json(message)
+
+    monkeypatch.setattr(Message, "canonical_json", noted)
+    memory, text = PromptMemory(), "word " * 20_000
+    history, known_bytes = [Message(role="user", content=text)], list[int]()
+    for turn in range(3):
+        log = MessageLog([Message(role="system", content="Help."), *history], memory)
+        known_bytes.append(len(text) * (turn + 1) - log.measured_bytes)
+        called(log, "head")
+        history = [*history, Message(role="user", content=f"{text}{turn}")]
+
+    assert hashed == ["Help.", text, f"{text}0", f"{text}1"]
+    assert known_bytes[0] == len(text)
+    assert max(known_bytes[1:]) < 1.1 * len(text)

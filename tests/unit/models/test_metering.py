@@ -17,7 +17,7 @@ from caseworker.models.speeds import DEFAULT_TOKENS_PER_SECOND
 from caseworker.models.table import Tier
 from caseworker.models.tokens import TextTokens, near_tokens
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import Asking, chain, priced, told, unpriced
+from tests.unit.models.asking import Asking, asking_after, chain, priced, unpriced
 
 COUNTED = Step(text="four", tokens_in=3, tokens_out=2)
 REFUSED = Step(cut="before")
@@ -42,7 +42,7 @@ def scripted(*steps: Step, **settings: Any) -> Any:
 @pytest.mark.req("002/20.4", "001/node")
 def test_what_was_never_sent_costs_nothing() -> None:
     """Three refused connections cost nothing, and each counts as an attempt."""
-    asking = told(scripted(REFUSED, REFUSED, REFUSED), priced("m"))
+    asking = asking_after(scripted(REFUSED, REFUSED, REFUSED), priced("m"))
 
     usage = asking.run.scope.to_dict()
     assert (usage["tokens"], usage["cost_usd"], usage["api_calls"]) == (0, 0, 3)
@@ -57,7 +57,7 @@ def test_an_answer_that_was_lost_is_estimated_by_the_time_it_took() -> None:
 
     The answered attempt is not estimated.
     """
-    asking = told(scripted(CUT, COUNTED), priced("m", max_output_tokens=4096))
+    asking = asking_after(scripted(CUT, COUNTED), priced("m", max_output_tokens=4096))
 
     usage = asking.run.scope.to_dict()
     call: Any = asking.calls()[0]
@@ -89,7 +89,9 @@ def test_the_near_bound_of_a_long_prompt_is_computed_in_a_thread(
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     monkeypatch.setattr(TextTokens, "near", noted)
     prompt = (Message(role="user", content="word " * 100_000),)
-    told(scripted(COUNTED, messages=prompt), priced("m"), budget=Budget(max_cost_usd=200_000))
+    asking_after(
+        scripted(COUNTED, messages=prompt), priced("m"), budget=Budget(max_cost_usd=200_000)
+    )
     assert computed == [True]
 
 
@@ -104,7 +106,7 @@ def test_a_call_that_is_cancelled_costs_something_only_if_it_was_sent(sent: bool
         call.cancel()
         await asyncio.wait([call])
 
-    asking = told(story, priced("m", max_output_tokens=4096))
+    asking = asking_after(story, priced("m", max_output_tokens=4096))
     tokens_out = asking.calls()[0]["tokens_out"]
     assert tokens_out == (DEFAULT_TOKENS_PER_SECOND // 10 if sent else None)
 
@@ -112,7 +114,7 @@ def test_a_call_that_is_cancelled_costs_something_only_if_it_was_sent(sent: bool
 def test_an_answer_without_counts_is_estimated_by_its_length() -> None:
     """A reply without token counts is charged by its length, not by its maximum."""
     step = Step(text=TEXT, omit_usage=True)
-    asking = told(scripted(step), priced("m", max_output_tokens=4096))
+    asking = asking_after(scripted(step), priced("m", max_output_tokens=4096))
 
     call: Any = asking.calls()[0]
     assert call["metadata"]["estimated"]["tokens_out"] == call["tokens_out"] == WRITTEN
@@ -147,7 +149,7 @@ def test_impossible_counts_of_a_complete_reply_are_charged_at_the_reservation(
         provider.complete = complete
         assert (await asking.ask()).estimated
 
-    asking = told(story, priced("m", max_output_tokens=4096))
+    asking = asking_after(story, priced("m", max_output_tokens=4096))
     [call] = asking.calls()
     assert call["tokens_out"] == 4096
     used = asking.run.scope.to_dict()
@@ -162,7 +164,7 @@ def test_a_price_that_is_not_known_makes_no_cost_of_zero() -> None:
         asking.provider.script("m", COUNTED)
         assert (await asking.ask()).cost_usd is None
 
-    asking = told(story, chain(unpriced("first"), unpriced("m")))
+    asking = asking_after(story, chain(unpriced("first"), unpriced("m")))
     assert [call["cost_usd"] for call in asking.calls()] == [0, None]
     usage = asking.run.scope.to_dict()
     assert (usage["cost_usd"], usage["cost_usd_known"], usage["unpriced_calls"]) == (None, 0, 1)
@@ -186,7 +188,7 @@ def test_a_call_asks_for_no_more_output_than_its_budget_can_pay(budget: Budget) 
         held = asking.run.scope.reserved_amounts
         asked.append(int(max(held.values())))
 
-    asking = told(story, priced("m", max_output_tokens=4096), budget=budget)
+    asking = asking_after(story, priced("m", max_output_tokens=4096), budget=budget)
     sent = asking.provider.arrivals[0].body["max_tokens"]
     assert 256 < sent < 500
     assert asking.run.scope.usage.tokens_used == 5
@@ -205,7 +207,7 @@ def test_a_call_that_cannot_get_the_least_output_is_refused() -> None:
         asking.provider.script("m", COUNTED)
         await asking.ask(key="short", max_output_tokens=20)
 
-    asking = told(story, priced("m", max_output_tokens=4096), budget=Budget(max_tokens=200))
+    asking = asking_after(story, priced("m", max_output_tokens=4096), budget=Budget(max_tokens=200))
     assert [arrived.body["max_tokens"] for arrived in asking.provider.arrivals] == [20]
 
 
@@ -219,7 +221,7 @@ def test_a_run_that_is_executed_again_finds_a_call_that_was_made_smaller() -> No
         await asking.ask()
         assert len(asking.provider.arrivals) == 1
 
-    told(story, priced("m", max_output_tokens=4096), budget=Budget(max_tokens=500))
+    asking_after(story, priced("m", max_output_tokens=4096), budget=Budget(max_tokens=500))
 
 
 def test_a_call_within_a_cost_limit_looks_its_price_up_twice() -> None:
@@ -237,7 +239,7 @@ def test_a_call_within_a_cost_limit_looks_its_price_up_twice() -> None:
 
     budget = Budget(max_cost_dollars=Decimal(20_000))
     model = unpriced("m", max_output_tokens=4096)
-    asking = told(story, model, budget=budget, list_price=price)
+    asking = asking_after(story, model, budget=budget, list_price=price)
 
     assert [usage.tokens_out for usage in asked_for] == [4096, 2]
     assert asking.provider.arrivals[0].body["max_tokens"] == 4096
@@ -262,7 +264,7 @@ def test_the_output_that_fits_a_cost_limit_is_exact_for_prices_that_depend_on_th
 
     budget = Budget(max_cost_dollars=Decimal(dollars))
     model = unpriced("m", max_output_tokens=4096, min_output_tokens=1)
-    asking = told(story, model, budget=budget, list_price=_dear_if_long)
+    asking = asking_after(story, model, budget=budget, list_price=_dear_if_long)
 
     most = asking.provider.arrivals[0].body["max_tokens"]
     ((tokens, held),) = seen

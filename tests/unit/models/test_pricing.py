@@ -12,7 +12,7 @@ from caseworker.models.pricing import (
     TokenPrice,
     no_list_price,
 )
-from tests.unit.models.asking import Asking, priced, told, unpriced
+from tests.unit.models.asking import Asking, asking_after, priced, unpriced
 
 CHEAP = TokenPrice(
     usd_per_million_in=Decimal("0.05"),
@@ -65,5 +65,5 @@ def test_a_stated_price_wins_over_the_list(model: ChatModel, cost_usd: int) -> N
     async def story(asking: Asking) -> None:
         costs.append((await asking.ask()).cost_usd or Decimal(0))
 
-    told(story, model, list_price=lambda *_: Cost(Decimal(5), Decimal(1)))
+    asking_after(story, model, list_price=lambda *_: Cost(Decimal(5), Decimal(1)))
     assert costs == [cost_usd]

@@ -6,7 +6,7 @@ import pytest
 
 from caseworker.engine.call import CallFailedError
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import Asking, priced, told
+from tests.unit.models.asking import Asking, asking_after, priced
 
 UNSUPPORTED = "Unsupported parameter: 'max_tokens' is not supported with this model."
 RENAMED = f"{UNSUPPORTED} Use 'max_completion_tokens' instead."
@@ -23,7 +23,7 @@ def _sent(said: str, **options: Any) -> list[dict[str, Any]]:
         await asking.ask(seed=7, temperature=0.5, max_output_tokens=99, **options)
         await asking.ask(seed=7, temperature=0.5, max_output_tokens=99, key="again", **options)
 
-    return [arrival.body for arrival in told(story, priced("first")).provider.arrivals]
+    return [arrival.body for arrival in asking_after(story, priced("first")).provider.arrivals]
 
 
 def test_the_limit_of_output_tokens_takes_the_name_that_the_endpoint_knows() -> None:
@@ -59,4 +59,4 @@ def test_a_value_that_is_refused_is_not_asked_for_again(said: str) -> None:
         with pytest.raises(CallFailedError):
             await asking.ask(temperature=0.5, max_output_tokens=99)
 
-    assert len(told(story, priced("first")).provider.arrivals) == 1
+    assert len(asking_after(story, priced("first")).provider.arrivals) == 1

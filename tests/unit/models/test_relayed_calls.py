@@ -15,7 +15,7 @@ from caseworker.models.gateway import Tier
 from caseworker.models.relay import SUPERSEDED, Relay
 from caseworker.models.tokens import near_tokens
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import Asking, priced, told, unpriced
+from tests.unit.models.asking import Asking, asking_after, priced, unpriced
 
 HELLO = [{"role": "user", "content": "hi"}]
 
@@ -54,7 +54,7 @@ def _sent(
             return
 
     model = unpriced("m") if budget is None else priced("m", max_output_tokens=500)
-    asking = told(story, model, flavour=flavour, budget=budget or Budget())
+    asking = asking_after(story, model, flavour=flavour, budget=budget or Budget())
     arrivals = asking.provider.arrivals
     return arrivals[0].body if arrivals else None, asking
 
@@ -168,5 +168,5 @@ def test_a_superseded_attempt_counts_no_tokens() -> None:
             )
         assert failed.value.error_class == SUPERSEDED
 
-    asking = told(story, unpriced("m"), flavour="anthropic")
+    asking = asking_after(story, unpriced("m"), flavour="anthropic")
     assert asking.provider.arrivals == []

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from caseworker.core.trace.payloads import PayloadMode, Payloads
 from caseworker.engine.call import CallFailedError
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import Asking, priced, told
+from tests.unit.models.asking import Asking, asking_after, priced
 
 THOUGHT = {"choices": [{"message": {"content": "<think>Hm.</think>42"}, "finish_reason": "fin"}]}
 REPAIRS = ["think_tags", "finish_reason_unknown"]
@@ -26,7 +26,7 @@ def test_repairs_are_journaled_shown_at_the_call_and_logged_once() -> None:
         assert (first.text, first.repairs) == ("42", tuple(REPAIRS))
 
     with capture_logs() as lines:
-        asked = told(story, priced("first"))
+        asked = asking_after(story, priced("first"))
 
     (line,) = (line for line in lines if line["event"] == "model.reply_repaired")
     assert (line["kinds"], line["model"], line["call_key"]) == (REPAIRS, "first", "step/plan")
@@ -41,7 +41,7 @@ def test_the_node_of_a_call_names_its_repairs() -> None:
         await asking.ask()
         await asking.ask(key="again")
 
-    repaired, clean = told(story, priced("first")).calls()
+    repaired, clean = asking_after(story, priced("first")).calls()
 
     assert repaired["metadata"]["repairs"] == REPAIRS
     assert "repairs" not in clean["metadata"]
@@ -75,4 +75,4 @@ def test_the_raw_reply_of_a_failed_call_is_kept_as_payloads_are(
             await asking.ask()
         assert str(again.value) == str(failed.value)
 
-    told(story, replace(priced("first"), fallbacks=()))
+    asking_after(story, replace(priced("first"), fallbacks=()))

@@ -29,7 +29,7 @@ from caseworker.models.wires.failures import Failures
 from caseworker.models.wires.openai import openai_provider
 from caseworker.models.wires.transport import ConnectionFailedError
 from caseworker.platform.logs.secret_mask import SecretMask
-from tests.unit.models.asking import Asking, priced, told
+from tests.unit.models.asking import Asking, asking_after, priced
 from tests.unit.models.wires.captured import Capture, captures
 
 MODEL = "gpt-5-nano"
@@ -139,7 +139,7 @@ def charged(
         work.cancel()
         await asyncio.wait([work])
 
-    asking = told(story, priced(MODEL, max_output_tokens=500), budget=Budget())
+    asking = asking_after(story, priced(MODEL, max_output_tokens=500), budget=Budget())
     [node] = asking.calls()
     estimated: Any = (node["metadata"] or {}).get("estimated", {})
     return {"in": node["tokens_in"], "out": node["tokens_out"], "estimated": estimated}, asking
@@ -384,7 +384,7 @@ def call_model(reply: TimedReply, **settings: Any) -> tuple[dict[str, Any], Aski
             return
 
     model = replace(priced(MODEL, max_output_tokens=4096), **settings)
-    asking = told(story, model)
+    asking = asking_after(story, model)
     node: Any = asking.calls()[0]
     return node, asking
 
@@ -483,7 +483,7 @@ def test_a_model_that_refuses_to_stream_is_asked_again_at_once(says: str) -> Non
         for key in ("first", "second"):
             assert (await asking.ask(key=key)).text == "four"
 
-    asking = told(story, priced(MODEL))
+    asking = asking_after(story, priced(MODEL))
 
     assert ["stream" in body for body in reply.bodies] == [True, False, False]
     assert asking.run.scope.to_dict()["api_calls"] == 2

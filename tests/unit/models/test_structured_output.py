@@ -8,7 +8,7 @@ from caseworker.engine.call import CallFailedError
 from caseworker.models.forms import ReplyForm, StatedSchema, StructuredOutput, in_form, is_prose
 from caseworker.models.ports import Message, ModelRequest
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import SCHEMA, Asking, busy, chain, priced, told
+from tests.unit.models.asking import SCHEMA, Asking, asking_after, busy, chain, priced
 
 MODEL = priced("local")
 NO_SCHEMA = Step(status=400, text="'response_format.type' must be 'json_object' or 'text'")
@@ -32,7 +32,7 @@ def test_an_endpoint_that_knows_schemas_is_given_the_schema_alone() -> None:
         asking.provider.script("local", REPLY)
         assert (await asking.ask(json_schema=SCHEMA)).text == ANSWER
 
-    asking = told(story, MODEL)
+    asking = asking_after(story, MODEL)
 
     assert formats(asking) == ["json_schema"]
     assert asking.provider.arrivals[0].body["messages"][0]["content"] == "Plan."
@@ -45,7 +45,7 @@ def test_what_an_endpoint_refuses_is_asked_for_in_the_next_simpler_form() -> Non
         asking.provider.script("local", NO_SCHEMA, NO_JSON_MODE, Step(text=FENCED))
         assert (await asking.ask(json_schema=SCHEMA)).text == ANSWER
 
-    asking = told(story, MODEL)
+    asking = asking_after(story, MODEL)
 
     assert formats(asking) == ["json_schema", "json_object", None]
     assert asking.provider.times() == [0, 0, 0]
@@ -69,7 +69,7 @@ def test_in_a_simpler_form_the_prompt_says_what_the_parameter_would(steps: list[
         asking.provider.script("local", *steps)
         await asking.ask(json_schema=SCHEMA)
 
-    system, user = told(story, MODEL).provider.arrivals[-1].body["messages"]
+    system, user = asking_after(story, MODEL).provider.arrivals[-1].body["messages"]
 
     assert system["content"].startswith("Plan.\n")
     assert json.dumps(SCHEMA, sort_keys=True) in system["content"]
@@ -85,7 +85,7 @@ def test_words_around_the_json_are_cut_off_in_every_form() -> None:
         asking.provider.script("local", Step(text=FENCED))
         assert (await asking.ask(key="words")).text == FENCED
 
-    assert formats(told(story, MODEL)) == ["json_schema", None]
+    assert formats(asking_after(story, MODEL)) == ["json_schema", None]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_an_endpoint_that_ignores_the_schema_is_told_it_in_words_from_then_on(
         await asking.ask(json_schema=SCHEMA)
         await asking.ask(key="reprompt", json_schema=SCHEMA)
 
-    assert formats(told(story, MODEL)) == ["json_schema", next_form]
+    assert formats(asking_after(story, MODEL)) == ["json_schema", next_form]
 
 
 @pytest.mark.parametrize("reply", ["42", '"yes"', "true", " null "])
@@ -126,7 +126,7 @@ def test_what_was_learned_of_a_model_is_remembered_for_the_process() -> None:
         await asking.ask(key="next", json_schema=SCHEMA | {"required": []})
         await asking.ask(key="list", json_schema={"type": "array"})
 
-    asking = told(story, MODEL)
+    asking = asking_after(story, MODEL)
 
     assert formats(asking) == ["json_schema", "json_object", "json_object", None]
 
@@ -139,7 +139,7 @@ def test_a_schema_that_is_refused_says_nothing_about_the_next_one() -> None:
         await asking.ask(json_schema=SCHEMA)
         await asking.ask(key="next", json_schema=SCHEMA)
 
-    assert formats(told(story, MODEL)) == ["json_schema", "json_object", "json_schema"]
+    assert formats(asking_after(story, MODEL)) == ["json_schema", "json_object", "json_schema"]
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -151,7 +151,7 @@ def test_a_request_that_is_refused_for_another_reason_is_not_asked_again(status:
         with pytest.raises(CallFailedError):
             await asking.ask(json_schema=SCHEMA)
 
-    assert formats(told(story, MODEL)) == ["json_schema"]
+    assert formats(asking_after(story, MODEL)) == ["json_schema"]
 
 
 def test_a_request_without_a_schema_is_never_asked_in_another_form() -> None:
@@ -162,7 +162,7 @@ def test_a_request_without_a_schema_is_never_asked_in_another_form() -> None:
         with pytest.raises(CallFailedError):
             await asking.ask()
 
-    assert formats(told(story, MODEL)) == [None]
+    assert formats(asking_after(story, MODEL)) == [None]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_configured_form_is_the_only_one(configured: str, asked: str | None) -
             await asking.ask(json_schema=SCHEMA)
 
     model = priced("local", structured_output=StructuredOutput(configured))
-    assert formats(told(story, model)) == [asked]
+    assert formats(asking_after(story, model)) == [asked]
 
 
 def test_a_model_without_the_configured_form_hands_over_to_its_fallback() -> None:
@@ -188,7 +188,10 @@ def test_a_model_without_the_configured_form_hands_over_to_its_fallback() -> Non
         assert (await asking.ask(json_schema=SCHEMA)).model == "other"
 
     strict = priced("local", structured_output=StructuredOutput.SCHEMA)
-    assert told(story, chain(strict, priced("other"))).provider.models() == ["local", "other"]
+    assert asking_after(story, chain(strict, priced("other"))).provider.models() == [
+        "local",
+        "other",
+    ]
 
 
 def test_each_form_has_its_own_retries() -> None:
@@ -198,7 +201,7 @@ def test_each_form_has_its_own_retries() -> None:
         asking.provider.script("local", busy(), NO_SCHEMA, busy(), busy(), REPLY)
         await asking.ask(json_schema=SCHEMA)
 
-    asking = told(story, MODEL)
+    asking = asking_after(story, MODEL)
 
     assert asking.provider.times() == pytest.approx([0, 0.5, 0.5, 1, 2])
     assert asking.run.spent()["api_calls"] == 5
@@ -211,7 +214,7 @@ def test_a_reply_without_json_is_left_as_it_is() -> None:
         asking.provider.script("local", Step(text="I would rather not."))
         assert (await asking.ask(json_schema=SCHEMA)).text == "I would rather not."
 
-    told(story, priced("local", structured_output=StructuredOutput.TEXT))
+    asking_after(story, priced("local", structured_output=StructuredOutput.TEXT))
 
 
 def test_an_anthropic_endpoint_without_tools_is_asked_in_words() -> None:
@@ -225,7 +228,7 @@ def test_an_anthropic_endpoint_without_tools_is_asked_in_words() -> None:
         )
         assert (await asking.ask(json_schema=SCHEMA)).text == ANSWER
 
-    asking = told(story, priced("claude-haiku-4-5"), flavour="anthropic")
+    asking = asking_after(story, priced("claude-haiku-4-5"), flavour="anthropic")
 
     assert ["tools" in came.body for came in asking.provider.arrivals] == [True, False]
 
@@ -245,7 +248,7 @@ def test_a_run_that_is_executed_again_begins_where_its_own_record_ends(knows: bo
         asking.begin(asking.run.journal)
         assert await asking.ask(json_schema=SCHEMA) == before
 
-    asking = told(story, MODEL)
+    asking = asking_after(story, MODEL)
 
     assert len(asking.provider.arrivals) == 3
     assert asking.run.spent() == {}

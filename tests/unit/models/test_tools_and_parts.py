@@ -21,7 +21,7 @@ from caseworker.models.ports import (
 )
 from caseworker.models.table import ModelTable
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import Asking, busy, chain, priced, told, unpriced
+from tests.unit.models.asking import Asking, asking_after, busy, chain, priced, unpriced
 
 ADD = ToolDefinition(name="add", description="Adds.", parameters={"type": "object"})
 CALLED = ToolCall(id="c1", name="add", arguments='{"a": 1}')
@@ -86,7 +86,7 @@ def test_calls_of_tools_and_thinking_are_answers_and_are_replayed() -> None:
         other = await asking.ask(tools=[replace(ADD, description="Adds two.")])
         assert other == first
 
-    told(story, PRICED)
+    asking_after(story, PRICED)
 
     assert [request.tools[0].description for request in provider.requests] == ["Adds.", "Adds two."]
 
@@ -102,7 +102,7 @@ def test_an_incomplete_answer_says_so_when_it_is_replayed() -> None:
         assert await asking.ask() == first
         assert (first.incomplete, first.incomplete_reason) == (Incomplete.REFUSAL, "I must not.")
 
-    told(story, PRICED)
+    asking_after(story, PRICED)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_cut_blocked_or_empty_answer_is_incomplete(
         asking.provider.script("first", step)
         assert (await asking.ask()).incomplete is incomplete
 
-    told(story, PRICED)
+    asking_after(story, PRICED)
 
 
 def test_the_parts_of_a_reply_are_those_of_its_attempts() -> None:
@@ -135,7 +135,7 @@ def test_the_parts_of_a_reply_are_those_of_its_attempts() -> None:
         asking.provider.script("second", Step(text="here"))
         await asking.ask(on_delta=_written(parts))
 
-    asked = told(story, chain(priced("first"), priced("second")))
+    asked = asking_after(story, chain(priced("first"), priced("second")))
 
     assert "".join(delta.text for _, delta in parts) == "here"
     assert {attempt for attempt, _ in parts} == {len(asked.provider.arrivals)}
@@ -151,7 +151,7 @@ def test_a_stream_that_breaks_off_is_charged_and_begun_anew() -> None:
         asking.provider.script("first", broken, Step(text="a text that is cut"))
         await asking.ask(on_delta=_written(parts))
 
-    (call,) = told(story, PRICED).calls()
+    (call,) = asking_after(story, PRICED).calls()
 
     said = {
         number: "".join(delta.text for attempt, delta in parts if attempt == number)
@@ -173,7 +173,7 @@ def test_a_provider_that_does_not_stream_gives_its_reply_as_one_part() -> None:
         _asked_by(asking, Scripted(SPOKEN, said))
         await asking.ask(key="again", on_delta=_written(streamed))
 
-    told(story, PRICED)
+    asking_after(story, PRICED)
 
     assert whole == [(1, Delta("thinking", "One and one")), (1, Delta("content", "I add."))]
     assert streamed == [(1, part) for part in said]
@@ -188,7 +188,7 @@ def test_a_named_model_is_asked_first_and_at_its_own_price() -> None:
         seen.append(await asking.ask(model="other", temperature=0.5))
         seen.append(await asking.ask(model="second", key="again"))
 
-    asked = told(story, chain(priced("first"), unpriced("second")))
+    asked = asking_after(story, chain(priced("first"), unpriced("second")))
 
     models = asked.provider.models()
     assert set(models[:-1]) == {"other", "second"}
@@ -205,7 +205,7 @@ def test_fallbacks_that_a_caller_names_are_asked_before_the_configured_ones() ->
             asking.provider.script(model, busy(), repeat_last=True)
         await asking.ask(fallbacks=("other", "third", "first"))
 
-    asked = told(story, chain(unpriced("first"), unpriced("second"), unpriced("third")))
+    asked = asking_after(story, chain(unpriced("first"), unpriced("second"), unpriced("third")))
 
     assert list(dict.fromkeys(asked.provider.models())) == ["first", "other", "third", "second"]
 
@@ -250,7 +250,7 @@ def test_a_trace_shows_tools_and_what_was_called() -> None:
         _asked_by(asking, Scripted(SPOKEN))
         await asking.ask(tools=[ADD], messages=said)
 
-    (shown,) = told(story, PRICED).run.journal.requests.values()
+    (shown,) = asking_after(story, PRICED).run.journal.requests.values()
 
     assert shown["tools"] == ["add"]
     assert shown["messages"][1]["tool_calls"][0]["name"] == "add"

@@ -16,9 +16,8 @@ from caseworker.models.turns import Allowance, Turns
 from tests.support.fake_provider.script import Step
 from tests.support.memory_rate_limits import MemoryRateLimits
 from tests.support.seeded_loop import now
-from tests.unit.engine.gateway import Gateway, told
-from tests.unit.models.asking import Asking, priced
-from tests.unit.models.asking import told as asked
+from tests.unit.engine.gateway import Gateway, gateway_after
+from tests.unit.models.asking import Asking, asking_after, priced
 
 LIMIT = RateLimit(model="m", requests_per_minute=60)
 TOKENS = RateLimit(model="m", tokens_per_minute=6000)
@@ -45,7 +44,7 @@ def test_calls_take_turns_and_the_trace_says_how_long_they_waited() -> None:
                 group.create_task(gateway.perform(answers, key=f"{number}/llm", turn=turn))
         assert now() == pytest.approx(4, abs=0.1)
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     waits = sorted(waited_ms(gateway, number) for number in (2, 3, 4))
     assert waits == pytest.approx([0, 2000, 4000], abs=10)
     assert "waited 2.00 s for the model's rate limit" in explain(gateway.graph.snapshot())
@@ -68,7 +67,7 @@ def test_who_waits_for_a_turn_holds_nothing_that_others_need() -> None:
         await waits
         assert now() >= 10
 
-    told(story, budget=Budget(max_tokens=130))
+    gateway_after(story, budget=Budget(max_tokens=130))
 
 
 def test_who_waits_for_budget_lets_others_have_their_turn() -> None:
@@ -94,7 +93,7 @@ def test_who_waits_for_budget_lets_others_have_their_turn() -> None:
         assert now() > 20
         await holds
 
-    told(story, budget=Budget(max_tokens=150))
+    gateway_after(story, budget=Budget(max_tokens=150))
 
 
 def test_a_stop_ends_the_wait_at_once_and_the_place_is_given_up() -> None:
@@ -116,7 +115,7 @@ def test_a_stop_ends_the_wait_at_once_and_the_place_is_given_up() -> None:
         assert now() == 5
         await turns.aclose()
 
-    gateway = told(story)
+    gateway = gateway_after(story)
     for number in (2, 3, 4):
         assert gateway.node(number)["status"] == "halt"
         assert waited_ms(gateway, number) >= 4990
@@ -133,7 +132,7 @@ def test_a_replayed_call_takes_no_turn() -> None:
         turn = partial(Turns(limits).turn, LIMIT, "t")
         assert await gateway.perform(answers, turn=turn) == {"text": "four"}
 
-    told(story)
+    gateway_after(story)
     assert limits.asked == []
 
 
@@ -155,12 +154,12 @@ def test_tokens_that_were_not_needed_are_given_back_and_wake_the_next() -> None:
             group.create_task(gateway.perform(answers, key="b/llm", turn=turn))
         assert now() < 2
 
-    told(story)
+    gateway_after(story)
     assert limits.asked == [("t", 100, 0), ("t", 100, 0), ("t", 100, 80)]
 
 
 def limited(story: Any, limits: MemoryRateLimits, limit: RateLimit | None = LIMIT) -> Asking:
-    return asked(story, priced("m", limit=limit), turns=Turns(limits))
+    return asking_after(story, priced("m", limit=limit), turns=Turns(limits))
 
 
 def test_a_model_is_asked_when_it_is_the_tenants_turn() -> None:
@@ -229,7 +228,7 @@ def test_a_pause_has_an_end_whatever_a_provider_asks_for() -> None:
         )
         await turns.aclose()
 
-    told(story)
+    gateway_after(story)
     assert limits.paused == [60]
 
 
@@ -261,6 +260,6 @@ def test_a_call_that_fails_before_it_is_made_gives_its_turn_up() -> None:
             await gateway.perform(answers, key="a/llm", turn=turn)
         await gateway.perform(answers, key="b/llm", turn=turn)
 
-    told(story)
+    gateway_after(story)
     assert limits.asked[-1] == ("t", 100, 0)
     assert sum(unused for _, _, unused in limits.asked) == 100

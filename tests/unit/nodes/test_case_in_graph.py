@@ -5,7 +5,7 @@ import pytest
 from caseworker.nodes.node_type import RunFacts
 from tests.unit.cases.agent.world import NOW as CASE_NOW
 from tests.unit.cases.agent.world import ScriptedModel, calculate, plan, respond, result_of
-from tests.unit.cases.agent.world import world as case_world
+from tests.unit.cases.agent.world import case_run as case_world
 from tests.unit.nodes.world import NOW, NodeRun, flow, graph, step
 
 

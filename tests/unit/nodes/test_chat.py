@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from caseworker.engine.step_path import StepPath
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput, ChatScope, chat_services
-from tests.unit.nodes.agent.world import agent, world
+from tests.unit.nodes.agent.world import agent, scripted_agent
 from tests.unit.nodes.world import flow, graph, step
 
 KINDS = ("agent", "yes", "no", "other")
@@ -25,7 +25,7 @@ def chat_step(step_id: str, kind: str) -> Any:
 
 
 def scope_of(document: Any) -> ChatScope:
-    return ChatScope(world().catalog.prepare(document, graph_id="g"))
+    return ChatScope(scripted_agent().catalog.prepare(document, graph_id="g"))
 
 
 @st.composite
@@ -137,7 +137,7 @@ async def test_an_entry_agent_may_be_asked_by_its_step() -> None:
         step("a", "agent", {"agent": agent(), "input": "In short: ${default}"}),
         flow("chat", "a"),
     )
-    here = world("Yes.")
+    here = scripted_agent("Yes.")
     here.services = dict(
         chat_services(chat("1?", "One.", "2?"), here.catalog.prepare(document, graph_id="g"))
     )
@@ -150,7 +150,7 @@ async def test_an_entry_agent_may_be_asked_by_its_step() -> None:
 
 async def test_a_chat_start_outside_of_chats_gives_what_it_is_given() -> None:
     """A chat graph can therefore be tried like any other graph."""
-    here = world("Yes.")
+    here = scripted_agent("Yes.")
     document = graph(chat_step("chat", "yes"), chat_step("a", "agent"), flow("chat", "a"))
 
     await here.run(document, default="Hello?")

@@ -27,7 +27,7 @@ def ledger(context: Any) -> Any:
     return None
 
 
-def world() -> NodeRun:
+def node_run() -> NodeRun:
     return NodeRun(functions=(twice, ledger))
 
 
@@ -44,8 +44,8 @@ def test_a_good_graph_has_no_problems_and_can_be_prepared() -> None:
         version=3,
     )
 
-    assert world().catalog.examine(good)[1] == ()
-    prepared = world().catalog.prepare(good, graph_id="mine")
+    assert node_run().catalog.examine(good)[1] == ()
+    prepared = node_run().catalog.prepare(good, graph_id="mine")
 
     assert (prepared.graph.id, prepared.graph.max_parallel) == ("mine", 4)
     policy, limits = prepared.steps["a"].policy, prepared.steps["b"].sub_budget
@@ -77,7 +77,7 @@ def test_all_problems_of_a_graph_are_told_at_once() -> None:
         colour="red",
     )
 
-    assert sorted(world().places(broken)) == sorted(
+    assert sorted(node_run().places(broken)) == sorted(
         [
             "max_parallel",
             "colour",
@@ -112,7 +112,7 @@ def test_what_was_sent_does_not_come_back() -> None:
         max_parallel=SECRET,
     )
 
-    problems = world().catalog.examine(broken)[1]
+    problems = node_run().catalog.examine(broken)[1]
 
     assert len(problems) >= 9
     assert SECRET not in repr(problems)
@@ -129,10 +129,10 @@ def test_an_edge_without_a_good_channel_is_refused(data: Any) -> None:
 
     for one in (edge, without):
         made = graph(step("a", "llm", ASK), step("b", "llm", ASK), one)
-        (place,) = world().places(made)
+        (place,) = node_run().places(made)
         assert place.startswith("edges.0.data")
         with pytest.raises(GraphProblemsError):
-            world().catalog.prepare(made, graph_id="g")
+            node_run().catalog.prepare(made, graph_id="g")
 
 
 @pytest.mark.parametrize("missing", ["source", "target"])
@@ -140,7 +140,7 @@ def test_an_edge_names_both_ends(missing: str) -> None:
     """An edge with a missing end is rejected; the end is not guessed."""
     edge = {name: value for name, value in flow("a", "b").items() if name != missing}
 
-    assert world().places(graph(step("a", "llm", ASK), step("b", "llm", ASK), edge)) == [
+    assert node_run().places(graph(step("a", "llm", ASK), step("b", "llm", ASK), edge)) == [
         f"edges.0.{missing}"
     ]
 
@@ -157,9 +157,9 @@ def test_an_edge_joins_the_usual_handles_unless_it_names_others() -> None:
         {**ends, "data": {"channel": "link"}},
     )
 
-    edge = world().catalog.prepare(flows, graph_id="g").topology.graph.edges[0]
+    edge = node_run().catalog.prepare(flows, graph_id="g").topology.graph.edges[0]
     assert (edge.source_handle, edge.target_handle) == ("default", "default")
-    assert world().places(links) == ["edges.0.source_handle", "edges.0.target_handle"]
+    assert node_run().places(links) == ["edges.0.source_handle", "edges.0.target_handle"]
 
 
 def test_a_gap_does_not_make_problems_of_its_own() -> None:
@@ -168,8 +168,8 @@ def test_a_gap_does_not_make_problems_of_its_own() -> None:
     gap = graph(step("t", "toolset", {"tools": []}), step("c", "case"), edge)
     left_out = graph(step("a", "llm", ASK), step("b", "llm", ASK), edge, entry=["a"])
 
-    assert world().places(gap) == ["edges.0.source_handle"]
-    assert world().places(left_out) == ["edges.0.source_handle"]
+    assert node_run().places(gap) == ["edges.0.source_handle"]
+    assert node_run().places(left_out) == ["edges.0.source_handle"]
 
 
 @pytest.mark.parametrize(
@@ -185,17 +185,17 @@ def test_a_gap_does_not_make_problems_of_its_own() -> None:
 )
 def test_anything_at_all_can_be_checked(value: Any, places: list[str]) -> None:
     """Any value that is not a graph gives problems and no exception."""
-    assert sorted(world().places(value)) == places
+    assert sorted(node_run().places(value)) == places
 
 
 def test_warnings_are_told_and_do_not_keep_a_graph_from_being_executed() -> None:
     """Warnings have their own severity and do not reject the graph."""
     odd = graph(step("a", "llm", ASK), step("b", "llm", ASK), flow("b", "b"))
 
-    problems = world().catalog.examine(odd)[1]
+    problems = node_run().catalog.examine(odd)[1]
 
     assert {problem.severity for problem in problems} == {Severity.WARNING}
-    assert world().catalog.prepare(odd, graph_id="g").topology.active == ("a",)
+    assert node_run().catalog.prepare(odd, graph_id="g").topology.active == ("a",)
 
 
 def test_the_error_of_a_refused_graph_names_the_first_problems_and_holds_all() -> None:
@@ -205,7 +205,7 @@ def test_the_error_of_a_refused_graph_names_the_first_problems_and_holds_all() -
     with pytest.raises(
         GraphProblemsError, match=r"steps\.0\.data\.prompt: .* and 2 more$"
     ) as caught:
-        world().catalog.prepare(broken, graph_id="g")
+        node_run().catalog.prepare(broken, graph_id="g")
     assert len(caught.value.problems) == 5
 
 
@@ -219,7 +219,7 @@ def test_graphs_inside_graphs_are_checked_in_their_place() -> None:
         step("m", "map", {"step": {"type": "map", "data": {"graph": inner}}}),
     )
 
-    assert set(world().places(outer)) == {
+    assert set(node_run().places(outer)) == {
         "steps.1.data.graph.steps.0.data.graph.steps.0.data.prompt",
         "steps.1.data.graph.steps.0.data.graph.steps.1",
         "steps.1.data.graph.steps.0.data.graph.edges.0",
@@ -244,10 +244,10 @@ def test_eight_graphs_may_stand_in_one_another_and_no_more(through: str) -> None
             made = graph(step("s", "subgraph", {"graph": made}))
         return made
 
-    assert world().catalog.examine(nested(7))[1] == ()
-    (problem,) = world().catalog.examine(nested(8))[1]
+    assert node_run().catalog.examine(nested(7))[1] == ()
+    (problem,) = node_run().catalog.examine(nested(8))[1]
     assert "At most 8 levels of nested graphs" in problem.message
-    assert len(world().catalog.examine(nested(60))[1]) == 1
+    assert len(node_run().catalog.examine(nested(60))[1]) == 1
 
 
 def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
@@ -269,7 +269,7 @@ def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
         step("e", "function", {"name": "twice", "args": {"graph": {"name": "no graph"}}}),
         step("f", "subgraph", {"graph": {**graph(step("x", "llm", ASK)), **named}}),
     )
-    catalog = world().catalog
+    catalog = node_run().catalog
 
     found = catalog.references(outer)
 
@@ -300,11 +300,11 @@ def test_graphs_that_are_only_named_are_found_wherever_they_stand() -> None:
 )
 def test_references_are_looked_for_in_anything(junk: Any) -> None:
     """Invalid input has no references, nor has a step whose type takes no graph."""
-    assert world().catalog.references(junk) == ()
+    assert node_run().catalog.references(junk) == ()
     taking_none = graph(
         step("a", "llm", {"graph": {"name": "x"}}), step("b", "gone", {"graph": junk})
     )
-    assert world().catalog.references(taking_none) == ()
+    assert node_run().catalog.references(taking_none) == ()
 
 
 def test_persistent_functions_are_found_inside_nested_graphs() -> None:
@@ -322,15 +322,15 @@ def test_persistent_functions_are_found_inside_nested_graphs() -> None:
     }
     as_fallback = graph(use, step("v", "llm", ASK, policy=fallback), max_parallel=2)
 
-    assert world().places(side_by_side) == ["steps.1"]
-    assert world().places({**side_by_side, "max_parallel": 1}) == []
-    assert world().places(items) == ["steps.0.data.max_parallel"]
-    assert world().places(as_fallback) == ["steps.1"]
+    assert node_run().places(side_by_side) == ["steps.1"]
+    assert node_run().places({**side_by_side, "max_parallel": 1}) == []
+    assert node_run().places(items) == ["steps.0.data.max_parallel"]
+    assert node_run().places(as_fallback) == ["steps.1"]
 
 
 def test_ten_times_as_many_steps_take_about_ten_times_as_much_work_to_prepare() -> None:
     """Quadratic work would need a hundred times as many function calls."""
-    catalog = world().catalog
+    catalog = node_run().catalog
 
     def calls_for(count: int) -> int:
         steps = [step(f"s{number}", "llm", ASK) for number in range(count)]
@@ -345,21 +345,21 @@ def test_ten_times_as_many_steps_take_about_ten_times_as_much_work_to_prepare() 
 
 def test_the_types_describe_themselves_as_json() -> None:
     """The JSON includes the schema of each type's data."""
-    here = world()
+    here = node_run()
     described = {kind["name"]: kind for kind in json.loads(json.dumps(here.catalog.describe()))}
 
     assert list(described) == sorted(kind.name for kind in here.types)
     assert described["llm"]["data"]["required"] == ["prompt"]
     assert described["tool"]["outputs"] == {"flow": ["default", "error"], "link": []}
     assert described["toolset"]["executes"] is False
-    schema = json.loads(json.dumps(world().catalog.schema()))
+    schema = json.loads(json.dumps(node_run().catalog.schema()))
     assert schema["required"] == ["steps", "edges"]
 
 
 @pytest.mark.req("004/executors", "004/materialize")
 def test_what_can_be_linked_materialises_and_nothing_else_does() -> None:
     """A type's behaviour is in its node: `execute`, and `materialize` for links."""
-    for kind in world().types:
+    for kind in node_run().types:
         linkable = kind.handles.link_outputs != frozenset()
         assert isinstance(kind.node, Materializing) == linkable, kind.name
         assert callable(kind.node.execute)

@@ -19,7 +19,7 @@ def drawing(*texts: str, **args: Any) -> dict[str, Any]:
     return graph(step("t", "tool", {"tool": "draw", "args": {"texts": [*texts], **args}}))
 
 
-def world(files: Files, tool: Any, journal: Journal | None = None) -> NodeRun:
+def node_run(files: Files, tool: Any, journal: Journal | None = None) -> NodeRun:
     """Return a process whose runs can store files."""
     here = NodeRun(more_tools=[tool], journal=journal or Journal())
     here.services[ArtifactKeeper] = RunArtifacts(files.store.save, LIMITS, files.run, here.token)
@@ -30,7 +30,7 @@ def world(files: Files, tool: Any, journal: Journal | None = None) -> NodeRun:
 async def test_a_result_lists_the_files_of_its_call() -> None:
     """The engine adds the list; a result without files has none."""
     files = await files_of_a_run()
-    here = world(files, DrawingTool())
+    here = node_run(files, DrawingTool())
 
     result = await here.value(drawing("a", "b"), "t")
     without = await here.value(drawing(), "t")
@@ -57,10 +57,10 @@ async def test_a_run_that_keeps_no_files_gives_its_tools_no_place_for_them() -> 
 async def test_a_call_that_is_replayed_makes_no_file_again() -> None:
     """The replayed result refers to the file of the first execution."""
     files, journal, tool = await files_of_a_run(), Journal(), DrawingTool()
-    first = await world(files, tool, journal).value(drawing("a"), "t")
+    first = await node_run(files, tool, journal).value(drawing("a"), "t")
     journal.reopen()
 
-    again = await world(files, tool, journal).value(drawing("a"), "t")
+    again = await node_run(files, tool, journal).value(drawing("a"), "t")
 
     assert again == first
     assert len(tool.contexts) == 1
@@ -72,7 +72,7 @@ async def test_a_file_that_is_too_large_is_an_error_of_the_tool() -> None:
     """The tool need not handle the error; no file is stored, and the step can continue."""
     files = await files_of_a_run()
 
-    error = await world(files, DrawingTool()).failure(drawing("a" * (LIMITS.max_bytes + 1)))
+    error = await node_run(files, DrawingTool()).failure(drawing("a" * (LIMITS.max_bytes + 1)))
 
     assert "Tool draw failed (too_large)" in str(error)
     assert "1,000,000 bytes" in str(error)
@@ -83,7 +83,7 @@ async def test_an_error_refers_to_no_file() -> None:
     """Files stored before the failure are not listed in the error."""
     files = await files_of_a_run()
 
-    error = await world(files, DrawingTool()).failure(drawing("a", fail=True))
+    error = await node_run(files, DrawingTool()).failure(drawing("a", fail=True))
 
     assert "broken_pen" in str(error)
     assert len(files.store.names) == 1
@@ -98,7 +98,7 @@ async def test_what_a_tool_says_of_its_files_is_replaced_and_other_words_of_it_s
             await super().run(args, context)
             return {"artifacts": ["a bronze coin"]}
 
-    here = world(files, Boasting())
+    here = node_run(files, Boasting())
 
     assert await here.value(drawing(), "t") == {"artifacts": ["a bronze coin"]}
     (listed,) = (await here.value(drawing("a"), "t"))["artifacts"]
@@ -109,7 +109,7 @@ async def test_what_a_tool_says_of_its_files_is_replaced_and_other_words_of_it_s
 async def test_a_case_lists_the_files_that_its_tools_have_made() -> None:
     """The case lists all details; its evidence refers to the files by name."""
     files = await files_of_a_run()
-    here = world(files, DrawingTool())
+    here = node_run(files, DrawingTool())
     here.small.replies.append(plan(("draw", {"texts": ["a", "b"]}), respond("2 drawings")))
 
     case = {"input": "Draw a and b.", "expected_tools": ["draw"]}

@@ -25,13 +25,13 @@ def asking(**data: Any) -> dict[str, Any]:
     return graph(step("ask", "llm", {"prompt": "Where is ${default.name}?", **data}))
 
 
-def world(*replies: Any, **settings: Any) -> NodeRun:
+def node_run(*replies: Any, **settings: Any) -> NodeRun:
     return NodeRun(small=ScriptedModel(list(replies)), **settings)
 
 
 async def test_a_prompt_gets_its_values_and_the_answer_leaves_on_default() -> None:
     """The step uses the small model unless it names the big one."""
-    here = world("In Berlin.")
+    here = node_run("In Berlin.")
 
     answer = await here.value(
         asking(system="Be ${mood}."), "ask", default={"name": "Ada"}, mood="kind"
@@ -57,7 +57,7 @@ async def test_the_big_model_answers_where_it_is_named() -> None:
 
 async def test_the_seed_is_the_steps_or_else_the_runs() -> None:
     """The provider gets the step's seed, or else the run's."""
-    here = world("a", "b", facts=RunFacts(now=NOW, seed=7))
+    here = node_run("a", "b", facts=RunFacts(now=NOW, seed=7))
 
     await here.run(asking(), default={"name": "x"})
     await here.run(asking(seed=8), default={"name": "x"})
@@ -67,7 +67,7 @@ async def test_the_seed_is_the_steps_or_else_the_runs() -> None:
 
 async def test_an_answer_with_a_schema_is_json() -> None:
     """The next step can use paths into the answer; the provider gets the schema."""
-    here = world('{"city": "Berlin", "people": 3}', "ok")
+    here = node_run('{"city": "Berlin", "people": 3}', "ok")
     of = graph(
         step("ask", "llm", {"prompt": "Where?", "output_schema": SCHEMA}),
         step("then", "llm", {"prompt": "${default.city} has ${default.people}."}),
@@ -99,7 +99,7 @@ async def test_an_answer_with_a_schema_is_json() -> None:
 )
 async def test_an_unfit_answer_is_asked_for_once_more(unfit: str, why: str) -> None:
     """The second request names the problem without repeating the answer."""
-    here = world(unfit, '{"city": "Rome"}')
+    here = node_run(unfit, '{"city": "Rome"}')
 
     assert await here.value(asking(output_schema=SCHEMA), "ask", default={"name": "x"}) == {
         "city": "Rome"
@@ -114,7 +114,7 @@ async def test_an_unfit_answer_is_asked_for_once_more(unfit: str, why: str) -> N
 
 async def test_a_second_unfit_answer_fails_the_step() -> None:
     """The step's policy applies, and no third request is sent."""
-    here = world("Berlin", '{"people": 1}', "never asked")
+    here = node_run("Berlin", '{"people": 1}', "never asked")
 
     error = await here.failure(asking(output_schema=SCHEMA), default={"name": "x"})
 
@@ -125,7 +125,7 @@ async def test_a_second_unfit_answer_fails_the_step() -> None:
 
 async def test_a_limit_on_calls_holds_for_the_second_question_too() -> None:
     """A stop is not a failure, so no policy applies to it."""
-    here = world("Berlin", budget=Budget(max_llm_calls_small=1))
+    here = node_run("Berlin", budget=Budget(max_llm_calls_small=1))
     of = asking(output_schema=SCHEMA)
     of["steps"][0]["policy"] = {"on_error": "skip"}
 
@@ -137,7 +137,7 @@ async def test_a_limit_on_calls_holds_for_the_second_question_too() -> None:
 
 async def test_both_questions_have_keys_of_their_own_and_are_replayed() -> None:
     """After a worker is lost, neither request is sent again."""
-    here = world("Berlin", '{"city": "Rome"}')
+    here = node_run("Berlin", '{"city": "Rome"}')
     of = asking(output_schema=SCHEMA)
     await here.run(of, default={"name": "x"})
 
@@ -150,7 +150,7 @@ async def test_both_questions_have_keys_of_their_own_and_are_replayed() -> None:
 
 async def test_a_place_without_a_value_fails_the_step_before_anything_is_asked() -> None:
     """The error names the missing value, and no model is called."""
-    here = world()
+    here = node_run()
 
     error = await here.failure(asking(), default={})
 
@@ -160,10 +160,10 @@ async def test_a_place_without_a_value_fails_the_step_before_anything_is_asked()
 
 async def test_a_provider_that_fails_fails_the_step() -> None:
     """The step's policy may supply another value instead."""
-    here = world(provider_down())
+    here = node_run(provider_down())
     assert isinstance(await here.failure(asking(), default={"name": "x"}), CallFailedError)
 
-    other = world(provider_down())
+    other = node_run(provider_down())
     of = asking()
     of["steps"][0]["policy"] = {"on_error": "skip", "fallback_value": "Nowhere."}
     outcome = await other.run(of, default={"name": "x"})
@@ -183,4 +183,4 @@ async def test_a_provider_that_fails_fails_the_step() -> None:
 )
 def test_a_schema_that_cannot_be_used_is_refused_when_the_graph_is_checked(schema: Any) -> None:
     """References are not fetched, and patterns with exponential run time are rejected."""
-    assert world().places(asking(output_schema=schema)) == ["steps.0.data.output_schema"]
+    assert node_run().places(asking(output_schema=schema)) == ["steps.0.data.output_schema"]

@@ -26,13 +26,13 @@ def outer(inner: dict[str, Any] | None = None, **data: Any) -> dict[str, Any]:
     return graph(step("s", "subgraph", {"graph": inner or INNER, **data}))
 
 
-def world(**settings: Any) -> NodeRun:
+def node_run(**settings: Any) -> NodeRun:
     return NodeRun(functions=[twice, broken], **settings)
 
 
 async def test_a_graph_works_on_the_inputs_of_its_step() -> None:
     """The output of the only last step becomes the step's output; inner steps have nested paths."""
-    here = world()
+    here = node_run()
 
     assert (await here.run(outer(), default=3)).steps["s"].outputs == {"default": 12}
     assert here.began() == ["s", "s/a", "s/b"]
@@ -45,7 +45,7 @@ async def test_outputs_can_be_chosen_and_named() -> None:
         "whole": {"step": "b", "handle": "default"},
     }
 
-    outcome = await world().run(outer(outputs=outputs), default=3)
+    outcome = await node_run().run(outer(outputs=outputs), default=3)
 
     assert outcome.steps["s"].outputs == {"half": 6, "whole": 12}
 
@@ -76,7 +76,7 @@ async def test_an_output_that_a_dead_path_leads_to_is_not_produced() -> None:
         flow("s", "after", "no"),
     )
 
-    outcome = await world().run(of, default=3)
+    outcome = await node_run().run(of, default=3)
 
     assert outcome.steps["s"].outputs == {"yes": 6}
     assert outcome.steps["after"].status == "skipped"
@@ -92,7 +92,7 @@ async def test_a_failure_inside_is_a_failure_of_the_step_and_what_was_produced_i
         "whole": {"step": "b", "handle": "default"},
     }
 
-    outcome = await world().run(outer(inner, outputs=outputs), default=3)
+    outcome = await node_run().run(outer(inner, outputs=outputs), default=3)
 
     assert isinstance(outcome.error, ValueError)
     assert (outcome.steps["s"].status, outcome.steps["s"].outputs) == ("failed", {"half": 6})
@@ -139,7 +139,7 @@ def test_a_graph_and_its_outputs_are_checked(
     inner: Any, data: dict[str, Any], places: list[str]
 ) -> None:
     """With several last steps, the outputs must be named."""
-    assert world().places(outer(inner, **data)) == [f"steps.0.data.{place}" for place in places]
+    assert node_run().places(outer(inner, **data)) == [f"steps.0.data.{place}" for place in places]
 
 
 def test_edges_leave_a_subgraph_on_its_outputs_only() -> None:
@@ -148,4 +148,4 @@ def test_edges_leave_a_subgraph_on_its_outputs_only() -> None:
         of = outer(**data)
         of["steps"].append(step("t", "function", TWICE))
         of["edges"] = [flow("s", "t", "y")]
-        assert world().places(of) == ["edges.0.source_handle"]
+        assert node_run().places(of) == ["edges.0.source_handle"]

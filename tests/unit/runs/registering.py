@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.core.graph.validation import Problem
 from caseworker.features.definitions.definitions import Definitions
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.definitions.registration import Registered
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.fair_threads import PacedThread

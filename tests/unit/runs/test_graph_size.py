@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from caseworker.features.definitions.expansion import GraphSize, canonical
-from tests.support.graph_documents import containing, edge, flat, named
+from tests.support.graph_documents import containing, edge, flat, graph_ref
 from tests.support.limits import graph_limits
 
 
@@ -59,7 +59,7 @@ def test_whatever_is_no_graph_is_measured_all_the_same(graph: dict[str, Any]) ->
 
 def test_a_name_counts_as_a_name() -> None:
     """The named graph's size is added when it is inserted."""
-    assert GraphSize.of(containing(named("x"))).depth == 1
+    assert GraphSize.of(containing(graph_ref("x"))).depth == 1
     assert GraphSize(10, 2, 1, 3).with_inside(GraphSize(5, 1, 1, 2), level=2) == GraphSize(
         15, 3, 2, 4
     )

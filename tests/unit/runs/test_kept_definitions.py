@@ -8,60 +8,62 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.errors import GraphRefusedError
 from tests.support.api import Api
-from tests.support.graph_documents import TENANT, containing, flat, named
+from tests.support.graph_documents import TENANT, containing, flat, graph_ref
 from tests.unit.runs.registering import RegisteredDefinitions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
-def world(api: Api) -> RegisteredDefinitions:
+def registered(api: Api) -> RegisteredDefinitions:
     return RegisteredDefinitions(api)
 
 
 async def test_a_graph_that_names_no_other_is_read_once(
-    world: RegisteredDefinitions, monkeypatch: pytest.MonkeyPatch
+    registered: RegisteredDefinitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph with another order of keys or another value is parsed separately."""
-    examine = Mock(side_effect=world.api.catalog.examine)
+    examine = Mock(side_effect=registered.api.catalog.examine)
     monkeypatch.setattr(NodeCatalog, "examine", examine)
-    first, again = await world.inline(flat("a")), await world.inline(flat("a"))
+    first, again = await registered.inline(flat("a")), await registered.inline(flat("a"))
     read = examine.call_count
-    await world.inline(dict(reversed(flat("a").items())))
-    await world.inline(flat("b"))
+    await registered.inline(dict(reversed(flat("a").items())))
+    await registered.inline(flat("b"))
 
     assert first is again
     assert (read, examine.call_count) == (1, 3)
 
 
 async def test_a_graph_that_names_others_is_put_together_each_time(
-    world: RegisteredDefinitions,
+    registered: RegisteredDefinitions,
 ) -> None:
     """A graph with names is expanded each time, because a definition may have changed."""
-    await world.register("g", flat("old"))
-    before = await world.inline(containing(named("g")))
-    await world.register("g", flat("new"))
-    after = await world.inline(containing(named("g")))
+    await registered.register("g", flat("old"))
+    before = await registered.inline(containing(graph_ref("g")))
+    await registered.register("g", flat("new"))
+    after = await registered.inline(containing(graph_ref("g")))
 
     inner = [graph["steps"][0]["data"]["graph"] for graph in (before, after)]
     assert [each["version"] for each in inner] == [1, 2]
 
 
-async def test_what_is_wrong_with_a_graph_is_told_each_time(world: RegisteredDefinitions) -> None:
+async def test_what_is_wrong_with_a_graph_is_told_each_time(
+    registered: RegisteredDefinitions,
+) -> None:
     """The graph is rejected again with the same problems."""
     graph = {"steps": [{"id": "a"}, {"id": "a"}], "edges": []}
 
-    assert [*await world.refused(graph)] == [*await world.refused(graph)] != []
+    assert [*await registered.refused(graph)] == [*await registered.refused(graph)] != []
 
 
 async def test_the_same_text_is_not_the_same_as_a_graph_and_as_an_agent(
-    world: RegisteredDefinitions,
+    registered: RegisteredDefinitions,
 ) -> None:
     """The cache distinguishes them, whichever came first."""
     text = {"name": "a", "prompt": {"system": "Answer."}}
-    agent = await world.graphs.inline(TENANT, text, DefinitionKind.AGENT)
+    agent = await registered.graphs.inline(TENANT, text, DefinitionKind.AGENT)
 
     assert agent.graph["steps"][0]["data"] == {"agent": text}
-    assert "steps" in [problem.place for problem in await world.refused(text)]
+    assert "steps" in [problem.place for problem in await registered.refused(text)]
     with pytest.raises(GraphRefusedError):
-        await world.graphs.inline(TENANT, flat("a"), DefinitionKind.AGENT)
+        await registered.graphs.inline(TENANT, flat("a"), DefinitionKind.AGENT)

@@ -65,14 +65,17 @@ def test_cases_that_say_no_more_than_their_question_share_a_graph() -> None:
     graphs = RunGraphs(NodeRun().catalog)
     small, big = "hrm_small_then_escalate", "fallback_only"
     asked: list[dict[str, Any]] = [
-        {"input": "1?", "mode": small},
-        {"input": "2?", "mode": small},
-        {"input": "1?", "mode": big},
-        {"input": "1?", "mode": small, "gold_answer": "1"},
-        {"input": "1?", "mode": small, "expected_tools": ("calculator",)},
-        {"input": "3?", "mode": small},
+        {"mode": small},
+        {"mode": small},
+        {"mode": big},
+        {"mode": small, "gold_answer": "1"},
+        {"mode": small, "expected_tools": ["calculator"]},
+        {"mode": small},
     ]
-    made = [graphs.graph_for(run_of(RunRequest(kind=RunKind.CASE, **one))) for one in asked]
+    made = [
+        graphs.graph_for(run_of(RunRequest(kind=RunKind.CASE, input=f"{number}?", options=options)))
+        for number, options in enumerate(asked)
+    ]
 
     assert made[0] is made[1] is made[5]
     assert len({id(one) for one in made}) == 4

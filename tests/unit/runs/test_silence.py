@@ -25,7 +25,7 @@ class Looking:
         for name in beating:
             self.beats[name] = EPOCH + timedelta(seconds=self.now)
         silent = self.watch.look(self.beats, began=began, ended=self.now)
-        return {each.worker_id: each.surely for each in silent}
+        return {each.worker_id: each.exceeded_stale_timeout for each in silent}
 
     def looks(self, seconds: float, *beating: str, **options: float) -> dict[str, float]:
         """Check repeatedly; return after how long each worker was first reported silent."""

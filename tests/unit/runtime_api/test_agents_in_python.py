@@ -17,7 +17,7 @@ from caseworker import (
 )
 from caseworker_cases.tools.calculator import Calculator
 from tests.unit.cases.agent.world import WaitingTool, provider_down
-from tests.unit.nodes.agent.world import Gate, Line, Lines, agent, calculate, said, wants
+from tests.unit.nodes.agent.world import Gate, Line, Lines, agent, calculate, model_reply, wants
 
 
 async def ran(
@@ -40,7 +40,7 @@ async def test_an_agent_runs_with_a_definition_inputs_tools_and_a_listener() -> 
     events: list[Event] = []
 
     result = await ran(
-        said("", calculate("6 * 7")),
+        model_reply("", calculate("6 * 7")),
         "It is 42.",
         definition=definition,
         inputs={"language": "English"},
@@ -64,13 +64,13 @@ async def test_an_agent_runs_with_a_definition_inputs_tools_and_a_listener() -> 
 @pytest.mark.req("003/FR2.3", "003/NFR2.1")
 async def test_the_result_of_an_agent_that_did_not_succeed_says_why() -> None:
     """A failed model, a limit and a cancellation each keep the partial result."""
-    failed = await ran(said("So far.", calculate("1+1")), provider_down())
+    failed = await ran(model_reply("So far.", calculate("1+1")), provider_down())
     limit = ExecutionContext(budget=Budget(max_llm_calls_small=0))
     halted = await ran("never", context=limit)
     token, tool = CancellationToken(), WaitingTool()
     options = {"tools": [tool], "context": ExecutionContext(cancellation=token)}
     waits = asyncio.create_task(
-        ran(said("", wants("waiting")), definition=agent(tools=["waiting"]), **options)
+        ran(model_reply("", wants("waiting")), definition=agent(tools=["waiting"]), **options)
     )
     await tool.called.wait()
     token.cancel("no longer needed")
@@ -107,7 +107,9 @@ async def test_cancelling_a_caller_ends_the_sub_agent_that_works_for_it() -> Non
     """The sub-agent's tool is cancelled, and no model is called again."""
     token, gate, called = CancellationToken(), Gate(), asyncio.Event()
     inner = agent(name="inner", tools=["gate"])
-    model = Lines([said("", wants("inner", input="Go.")), said("", wants("gate", n=1)), "never"])
+    model = Lines(
+        [model_reply("", wants("inner", input="Go.")), model_reply("", wants("gate", n=1)), "never"]
+    )
 
     def listen(event: Event) -> None:
         if event.type == "call.started" and event.data["kind"] == "tool":

@@ -54,7 +54,7 @@ def reply(body: bytes, status: int = 200, kind: str = "application/json", *more:
     return "\r\n".join((*lines, "Connection: close", "", "")).encode() + body
 
 
-def made(**configured: Any) -> Tool:
+def http_tool(**configured: Any) -> Tool:
     """Return an HTTP tool as the configuration makes it."""
     values = {"http": {"it": {"description": "Returns it.", **configured}}}
     (tool,) = Toolbox(ToolSettings.model_validate(values), points=[]).tools

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from caseworker.tools.ports import Tool
-from tests.unit.tools.http_support import CONTEXT, Api, made, reply
+from tests.unit.tools.http_support import CONTEXT, Api, http_tool, reply
 
 CITY = {"city": "Köln"}
 JSON = json.dumps(CITY, ensure_ascii=False)
@@ -28,7 +28,7 @@ def tool(api_server: Api) -> Tool:
     """Return a tool with a secret header; its client is made once, because that takes time."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("THE_TOKEN", SECRET)
-        return made(url=api_server.url, headers_env={"X-Key": "THE_TOKEN"})
+        return http_tool(url=api_server.url, headers_env={"X-Key": "THE_TOKEN"})
 
 
 def answers(text: str, *kinds: str, result: Any = None) -> list[tuple[str, bytes, Any]]:
@@ -273,7 +273,7 @@ async def test_no_media_type_shows_a_secret_in_another_case(
 ) -> None:
     """Media types are the same in lower case."""
     monkeypatch.setenv("OTHER_TOKEN", f"Bearer {TOKEN}")
-    of_token = made(url=api.url, headers_env={"X-Key": "OTHER_TOKEN"})
+    of_token = http_tool(url=api.url, headers_env={"X-Key": "OTHER_TOKEN"})
     api.answer = reply(b"\x00\x01\xff", 200, kind.format(change(TOKEN)))
 
     read = await of_token.run({}, CONTEXT)
@@ -302,7 +302,7 @@ async def test_no_answer_shows_a_password_with_letters_outside_ascii(
     """The server decodes the credentials of Basic, and escapes the password."""
     credentials = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
     monkeypatch.setenv("CREDENTIALS", f"Basic {credentials}")
-    of_user = made(url=api.url, headers_env={"Authorization": "CREDENTIALS"})
+    of_user = http_tool(url=api.url, headers_env={"Authorization": "CREDENTIALS"})
     api.answer = reply(body.encode(), status, kind)
 
     shown = json.dumps(await of_user.run({}, CONTEXT))

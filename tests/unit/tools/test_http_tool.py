@@ -20,7 +20,7 @@ from caseworker.core.budget.retry import ONE_ATTEMPT
 from caseworker.main.configuration import StartupError
 from caseworker.runtime_api import agents
 from caseworker.testing import run_tool
-from tests.unit.tools.http_support import CONTEXT, Api, made, reply
+from tests.unit.tools.http_support import CONTEXT, Api, http_tool, reply
 
 SECRET = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
 ORDER = {
@@ -47,9 +47,9 @@ async def test_arguments_fill_the_path_the_query_and_the_body(
     secured = {"headers_env": {"Authorization": "THE_TOKEN"}, "signing_secret_env": "THE_SECRET"}
     args = {"order_id": "a b?#%", "q": "x&y=1", "tags": ["1", "2"]}
 
-    await made(url=url, parameters=ORDER).run(args, CONTEXT)
-    await made(url=url, parameters=ORDER, method="POST", **secured).run(args, CONTEXT)
-    await made(url=f"{api.url}/find?a=b&q={{q}}").run({"q": "/&?"}, CONTEXT)
+    await http_tool(url=url, parameters=ORDER).run(args, CONTEXT)
+    await http_tool(url=url, parameters=ORDER, method="POST", **secured).run(args, CONTEXT)
+    await http_tool(url=f"{api.url}/find?a=b&q={{q}}").run({"q": "/&?"}, CONTEXT)
 
     (read, _, empty), (written, headers, body), (found, *_) = api.requests
     assert read == "GET /orders/a%20b%3F%23%25?q=x%26y%3D1&tags=1&tags=2 HTTP/1.1"
@@ -71,7 +71,7 @@ async def test_no_value_changes_the_host_the_segments_or_the_names(
 ) -> None:
     """A value is rejected, or it arrives as one segment, also after it is decoded."""
     api.requests.clear()
-    tool = made(url=f"{api.url}/orders/{{order_id}}/items", parameters=ORDER)
+    tool = http_tool(url=f"{api.url}/orders/{{order_id}}/items", parameters=ORDER)
     try:
         await tool.run({"order_id": value, "q": q}, CONTEXT)
     except ToolRefusedError:
@@ -102,7 +102,7 @@ async def test_a_response_becomes_a_result(api: Api, answer: bytes, result: Any)
     """An object is the result, unless it would look like a failure."""
     api.answer = answer
 
-    assert await made(url=api.url).run({}, CONTEXT) == result
+    assert await http_tool(url=api.url).run({}, CONTEXT) == result
 
 
 BOMB = gzip.compress(b" " * 5_000_000)
@@ -128,7 +128,7 @@ async def test_a_failure_tells_models_what_happened(
     """Only a part of the server's text is passed on; a redirect is not followed."""
     api.answer = answer
 
-    result = await made(url=api.url, max_response_kb=1).run({}, CONTEXT)
+    result = await http_tool(url=api.url, max_response_kb=1).run({}, CONTEXT)
 
     assert result["code"] == code
     assert said in result["error"]
@@ -146,7 +146,7 @@ async def test_a_response_that_repeats_a_secret_header_does_not_show_it(
     monkeypatch.setenv("THE_TOKEN", "Bearer 0123456789")
     api.answer = reply(b'{"a": "Bearer 0123456789", "b": "0123456789 is unknown"}', status, kind)
 
-    tool = made(url=api.url, headers_env={"Authorization": "THE_TOKEN"})
+    tool = http_tool(url=api.url, headers_env={"Authorization": "THE_TOKEN"})
     result = await tool.run({}, CONTEXT)
 
     assert "0123456789" not in json.dumps(result)
@@ -183,7 +183,7 @@ async def test_no_escape_shows_a_secret(
     body = f'{{"{echo}": ["{echo}"]}}' if kind == "application/json" and '"' not in echo else echo
     api.answer = reply(body.encode(), status, kind)
 
-    result = await made(url=api.url, headers_env={"X-Key": "THE_TOKEN"}).run({}, CONTEXT)
+    result = await http_tool(url=api.url, headers_env={"X-Key": "THE_TOKEN"}).run({}, CONTEXT)
 
     shown = json.dumps(result)
     assert "[secret]" in shown
@@ -202,7 +202,7 @@ async def test_a_call_is_retried_only_if_it_may_be_repeated(
 
     for method, attempts in (("PUT", 3), ("POST", 1)):
         api.requests.clear()
-        result = await run_tool(made(url=api.url, method=method))
+        result = await run_tool(http_tool(url=api.url, method=method))
 
         assert result["code"] == "unavailable"
         keys = [headers["idempotency-key"] for _, headers, _ in api.requests]
@@ -212,13 +212,13 @@ async def test_a_call_is_retried_only_if_it_may_be_repeated(
 async def test_a_stop_closes_the_connection(api: Api) -> None:
     """The server need not compute an answer that has no reader."""
     api.answer = None
-    call = asyncio.create_task(made(url=api.url).run({}, CONTEXT))
+    call = asyncio.create_task(http_tool(url=api.url).run({}, CONTEXT))
     await api.arrived.wait()
 
     call.cancel()
     await api.closed.wait()
 
-    late = await run_tool(made(url=api.url, timeout_seconds=0.05, idempotent=False))
+    late = await run_tool(http_tool(url=api.url, timeout_seconds=0.05, idempotent=False))
     assert late["code"] == "timeout"
 
 
@@ -318,7 +318,7 @@ async def test_an_operation_of_a_document_is_a_tool(
     file = tmp_path / f"tickets.{form}"
     file.write_text(json.dumps(DOCUMENT))
     about = {"openapi": str(file), "operation_id": "createTicket", "url": api.url}
-    tool = made(**{**about, "headers_env": {"x-key": "THE_KEY"}, "description": None})
+    tool = http_tool(**{**about, "headers_env": {"x-key": "THE_KEY"}, "description": None})
     args = {"project": "a", "notify_all_": True, "X-Team": "blue", "title": "T"}
 
     result = await run_tool(tool, {**args, "project_body": 7, "parts": None})
@@ -369,6 +369,6 @@ async def test_a_mistake_in_the_configuration_stops_the_start_with_one_line(
         ({"url": url, "headers_env": {"A": "A_HEADER"}}, "A_HEADER has no value for a header"),
     ):
         with pytest.raises(StartupError, match=rf"^tools\.http\.it: .*{said}") as error:
-            made(**configured)
+            http_tool(**configured)
         assert "\n" not in str(error.value)
         assert "?!" not in str(error.value)

@@ -17,7 +17,7 @@ from caseworker import Tool, ToolRefusedError, failure, tool
 from caseworker.testing import ScriptedModel, calls, run_agent_test, run_tool, says
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.ports import is_failure
-from tests.support.odd_tools import KINDS, RAISES, RETURNS, made
+from tests.support.odd_tools import KINDS, RAISES, RETURNS, odd_tool
 
 _UNFIT = "unfit_result"
 FAILURES: Mapping[str, str] = {
@@ -72,7 +72,7 @@ def _quiet() -> Any:
 async def test_what_a_tool_raises_is_the_error_of_its_call(name: str) -> None:
     """A thread, a coroutine and a class end alike; the model sees only the class."""
     for kind in KINDS:
-        result = await run_tool(made("odd", RAISES[name], kind))
+        result = await run_tool(odd_tool("odd", RAISES[name], kind))
 
         code = result["code"]
         if (name, kind) in (("stop_iteration", "async"), ("stop_iteration", "class")):
@@ -89,7 +89,7 @@ async def test_what_a_tool_returns_is_json_or_the_error_of_its_call(name: str) -
     """The values mean what their types mean; nothing is converted without limits."""
     function, expected = RETURNS[name]
     for kind in KINDS:
-        result = await run_tool(made("odd", function, kind))
+        result = await run_tool(odd_tool("odd", function, kind))
 
         if expected is None:
             assert is_failure(result)
@@ -125,9 +125,9 @@ def test_an_error_that_says_nothing_is_no_failure(result: dict[str, Any], fails:
 async def test_an_agent_sees_the_data_beside_an_empty_error_and_goes_on() -> None:
     """The tools that break do not end it."""
     names = ["keyboard_interrupt", "generator_exit", "cancelled_run", "cancelled", "unreadable"]
-    broken = [made(name, RAISES[name], "async") for name in names]
-    orders = made("orders", lambda: {"data": [1, 2], "error": None}, "plain")
-    odd = made("odd_text", lambda: {"\ud800": "\udfff"}, "async")
+    broken = [odd_tool(name, RAISES[name], "async") for name in names]
+    orders = odd_tool("orders", lambda: {"data": [1, 2], "error": None}, "plain")
+    odd = odd_tool("odd_text", lambda: {"\ud800": "\udfff"}, "async")
     tools = [*broken, orders, odd]
     script = [*(calls(each.spec.name) for each in tools), says("done")]
     model = ScriptedModel(script)
@@ -258,7 +258,7 @@ async def test_a_result_is_converted_outside_of_the_event_loop() -> None:
         yield 1
 
     for kind in KINDS:
-        assert await run_tool(made("rows", rows, kind)) == {"value": [1]}
+        assert await run_tool(odd_tool("rows", rows, kind)) == {"value": [1]}
     assert places == [True] * 3
 
 
@@ -291,7 +291,7 @@ class Box:
 async def test_an_endless_iterator_in_a_model_is_an_error(make: Callable[[], BaseModel]) -> None:
     """Pydantic would read it until the memory is full."""
     for kind in KINDS:
-        result = await run_tool(made("endless", make, kind))
+        result = await run_tool(odd_tool("endless", make, kind))
         assert "iterator" in result["error"], result
 
 
@@ -300,13 +300,13 @@ async def test_a_model_that_contains_itself_is_an_error() -> None:
     model = Open()
     model.a = [model]
 
-    assert is_failure(await run_tool(made("circle", lambda: model, "async")))
+    assert is_failure(await run_tool(odd_tool("circle", lambda: model, "async")))
 
 
 async def test_a_result_shares_nothing_with_its_tool() -> None:
     """A tool that changes its value later does not change the result."""
     value: dict[str, Any] = {"rows": [1]}
-    result = await run_tool(made("rows", lambda: value, "async"))
+    result = await run_tool(odd_tool("rows", lambda: value, "async"))
     value["rows"].append(2)
 
     assert result == {"rows": [1]}

@@ -18,7 +18,7 @@ from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.http_request import HttpOperation
 from caseworker.tools.openapi import operation_of
 from caseworker.tools.ports import ToolSpec
-from tests.unit.tools.http_support import Api, made, parts_in
+from tests.unit.tools.http_support import Api, http_tool, parts_in
 
 TEXT = {"type": "string"}
 RGB = {"R": 100, "G": 200, "B": 150}
@@ -939,7 +939,7 @@ async def test_headers_go_to_the_server_of_the_operation_alone(
         (item["get"] if level == "operation" else item)["servers"] = [{"url": f"{api.url}/own"}]
         (tmp_path / "api.json").write_text(json.dumps(document(item, servers=[{"url": elsewhere}])))
         monkeypatch.setenv("THE_KEY", "a-secret-key")
-        tool = made(
+        tool = http_tool(
             openapi=str(tmp_path / "api.json"), operation_id="it", headers_env={"X-Key": "THE_KEY"}
         )
         first = await run_tool(tool)
@@ -975,7 +975,7 @@ async def test_a_document_in_yaml_has_the_values_of_yaml_1_2(tmp_path: Path) -> 
     """Dates, times and ``no`` are text."""
     (tmp_path / "api.yaml").write_text(YAML)
 
-    tool = made(openapi=str(tmp_path / "api.yaml"), operation_id="it")
+    tool = http_tool(openapi=str(tmp_path / "api.yaml"), operation_id="it")
 
     properties = tool.spec.parameters["properties"]
     assert properties["on"] == {**TEXT, "enum": ["on", "off", "no"], "default": "no"}
@@ -989,11 +989,11 @@ async def test_an_operation_without_an_id_is_named_by_method_and_path(tmp_path: 
     paths = {"/a/{id}": {"get": {"summary": "It.", "parameters": [{"name": "id", "in": "path"}]}}}
     (tmp_path / "api.json").write_text(json.dumps({**written, "paths": paths}))
 
-    tool = made(openapi=str(tmp_path / "api.json"), operation_id="GET /a/{id}")
+    tool = http_tool(openapi=str(tmp_path / "api.json"), operation_id="GET /a/{id}")
     assert tool.spec.parameters["required"] == ["id"]
 
     with pytest.raises(StartupError, match=r"no operation 'GET /a'.* Available: GET /a/{id}"):
-        made(openapi=str(tmp_path / "api.json"), operation_id="GET /a")
+        http_tool(openapi=str(tmp_path / "api.json"), operation_id="GET /a")
 
 
 @pytest.mark.parametrize(
@@ -1088,7 +1088,7 @@ async def test_an_id_of_several_operations_stops_the_start(
     (tmp_path / "api.json").write_text(json.dumps(document({}) | {"paths": items}))
 
     with pytest.raises(StartupError) as stop:
-        made(openapi=str(tmp_path / "api.json"), operation_id="it")
+        http_tool(openapi=str(tmp_path / "api.json"), operation_id="it")
 
     assert f"operation_id: {named} have the ID 'it'" in str(stop.value)
     assert "\n" not in str(stop.value)
@@ -1115,7 +1115,7 @@ async def test_an_invalid_schema_stops_the_start_with_one_line(
     (tmp_path / "api.json").write_text(json.dumps(written))
 
     with pytest.raises(StartupError) as stop:
-        made(openapi=str(tmp_path / "api.json"), operation_id="it")
+        http_tool(openapi=str(tmp_path / "api.json"), operation_id="it")
 
     assert place in str(stop.value)
     assert "\n" not in str(stop.value)

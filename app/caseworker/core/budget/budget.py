@@ -62,7 +62,7 @@ class Dimension(StrEnum):
     """Its name in stored charges, which the database view ``journal`` also reads; None if it is
     never stored."""
     quantity: str
-    """Noun phrase for the counted quantity."""
+    """Noun phrase for the counted quantity, as in the help of the command line."""
     headline: str
     """How the message about an exceeded limit starts; empty if no budget limits this dimension."""
     unit: Unit

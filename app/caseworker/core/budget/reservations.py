@@ -378,6 +378,7 @@ class ReservationQueue:
         refused = _refusal(accounts, minimum, waiter.task_reservations)
         if refused is not None:
             return refused
+        # A waiter with own holds overtakes: requests before it may wait for exactly these holds.
         ahead = {} if waiter.task_reservations else claims
         if not _fits(accounts, minimum, ahead):
             return None
@@ -396,6 +397,9 @@ class ReservationQueue:
 
         Requests that hold reservations are deadlocked if none of them fits next to their own holds.
         """
+        # Reduction of the wait-for graph: drop each waiter that would fit if only the holds of the
+        # remaining ones counted, because it waits for work that can continue. The waiters that are
+        # left wait for each other, and the most recent one is refused.
         stuck = [waiter for waiter in self._waiters if waiter.task_reservations]
         while stuck:
             reservations = {

@@ -226,7 +226,7 @@ class ResourceUsage:
         """
         amounts = {**_NOTHING_ESTIMATED, **self.amounts}
         counted: dict[str, int | float | None] = {
-            d.value: float(a) if d.unit is Unit.US_DOLLARS else a for d, a in amounts.items()
+            d.value: float(a) if d.unit is _DOLLARS else a for d, a in amounts.items()
         }
         if amounts.get(Dimension.UNPRICED_CALLS):
             counted["cost_usd_known"], counted["cost_usd"] = counted["cost_usd"], None
@@ -258,13 +258,13 @@ def checked(charge: Charge) -> dict[Dimension, Amount]:
     for dimension, amount in charge.items():
         if not ((type(amount) is int or math.isfinite(amount)) and amount >= 0):
             raise ValueError(f"{dimension} must be finite and not negative, not {amount}.")
-        exact[dimension] = money(amount) if dimension.unit is Unit.US_DOLLARS else amount
+        exact[dimension] = money(amount) if dimension.unit is _DOLLARS else amount
     return exact
 
 
 def _change(dimension: Dimension, previous: Any, amount: Any) -> Any:
     """Return the difference of two amounts; a float of money is rounded to 12 decimal places."""
-    if dimension.unit is Unit.US_DOLLARS and not isinstance(amount, Decimal):
+    if dimension.unit is _DOLLARS and not isinstance(amount, Decimal):
         change: Any = money(round(amount - float(previous), _MONEY_DIGITS))
     else:
         change = amount - previous
@@ -309,5 +309,6 @@ class BudgetExceededError(Stop):
 
 
 _MONEY_DIGITS = 12
+_DOLLARS = Unit.US_DOLLARS  # reading a member from its class is slow
 
 _NOTHING_ESTIMATED = dict.fromkeys(ESTIMATED_OF.values(), 0)

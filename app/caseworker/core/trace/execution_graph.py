@@ -182,6 +182,8 @@ class ExecutionGraph:
             details: JsonObject | None = metadata.values
         else:
             details = copy_object(metadata) if metadata else None  # type: ignore[arg-type]
+        # Not ``with``, here and in the next three methods: every call runs them, and ``with`` is
+        # expensive on CPython 3.11.
         lock = self._lock
         lock.acquire()
         try:

@@ -11,7 +11,9 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import is_storable
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.graphs import Definition
-from caseworker.runs.http.body import AgentRunBody, CaseBody, OwnBody
+from caseworker.runs.http.body import AgentRunBody, RunFields
+from caseworker.runs.http.kind import MCP_BUDGET, KindApi, McpTool
+from caseworker.runs.http.kinds import APIS
 from caseworker.runs.run import DefinitionRef
 
 
@@ -23,7 +25,7 @@ class RunTool:
     description: str
     parameters: Mapping[str, Any]
     """JSON Schema of the tool's arguments."""
-    body: Callable[[Mapping[str, Any], Mapping[str, Any]], OwnBody]
+    body: Callable[[Mapping[str, Any], Mapping[str, Any]], RunFields]
     """Function that returns the request body for a call. It takes the tool's arguments, and the
     fields ``run_id`` (may be null) and ``metadata`` for the run. It may raise a
     ValidationError."""
@@ -41,9 +43,9 @@ MAX_AGENTS = 100
 not listed."""
 
 
-async def case_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool]:
-    """Return the tool that answers a question by running a case."""
-    return (_RUN_CASE,)
+async def tools_of_kinds(request: ApiRequest, name: str | None) -> Sequence[RunTool]:
+    """Return the tools whose calls are runs of one kind."""
+    return _OF_KINDS
 
 
 async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool]:
@@ -63,7 +65,7 @@ async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool
 
 def _tool_of(definition: Definition) -> RunTool:
     agent = AgentDefinition.model_validate(definition.content)
-    limits = {} if _BUDGET_NAME in agent.inputs else {_BUDGET_NAME: _BUDGET}
+    limits = {} if _BUDGET_NAME in agent.inputs else {_BUDGET_NAME: MCP_BUDGET}
     of_agent = parameters_of(agent)
 
     def body(args: Mapping[str, Any], of_run: Mapping[str, Any]) -> AgentRunBody:
@@ -87,31 +89,20 @@ def _tool_of(definition: Definition) -> RunTool:
 
 
 _BUDGET_NAME = "budget"
-_BUDGET = {
-    "type": "object",
-    "description": "Limits of the run, as in POST /runs, such as max_cost_usd or max_tool_calls.",
-}
 
 
-_RUN_CASE = RunTool(
-    name="run_case",
-    description=(
-        "Answers a question whose answer can be checked (arithmetic, dates, stock prices, plots),"
-        " within a hard budget. Returns the run: its status, its answer under result, its usage"
-        " and why it stopped."
-    ),
-    parameters={
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["input"],
-        "properties": {
-            "input": {"type": "string", "minLength": 1, "description": "The question."},
-            "mode": {"enum": ["hrm_small_then_escalate", "escalate", "fallback_only"]},
-            "timezone": {"type": "string", "description": "IANA time zone that defines today."},
-            "expected_tools": {"type": "array", "items": {"type": "string"}},
-            _BUDGET_NAME: _BUDGET,
-            "seed": {"type": "integer"},
+def _tool_of_kind(api: KindApi, tool: McpTool) -> RunTool:
+    return RunTool(
+        name=tool.name,
+        description=tool.description,
+        parameters={
+            "type": "object",
+            "additionalProperties": False,
+            "required": list(tool.required),
+            "properties": tool.parameters,
         },
-    },
-    body=lambda args, of_run: CaseBody.model_validate({**args, **of_run}),
-)
+        body=lambda args, of_run: api.body.model_validate({"kind": api.kind, **args, **of_run}),
+    )
+
+
+_OF_KINDS = [_tool_of_kind(api, tool) for api in APIS.values() for tool in api.mcp_tools]

@@ -138,6 +138,7 @@ KEY_NOT_FOUND = ProblemType(
     status=404,
     title="API key not found",
     detail="No API key has this ID. GET /keys lists all keys.",
+    explanation="No key of the caller's tenant has this ID.",
 )
 KEY_CONFLICT = ProblemType(
     slug="key-conflict",
@@ -145,6 +146,8 @@ KEY_CONFLICT = ProblemType(
     title="API key cannot be rotated or created",
     detail="A rotated, revoked or expired key cannot be rotated, and a tenant can have at most "
     "1,000 active keys. GET /keys lists them.",
+    explanation="A key that was already rotated, revoked or has expired cannot be rotated. A "
+    "tenant has at most 1,000 valid keys: revoke unused keys.",
 )
 
 ERRORS: Errors = {KeyNotFoundError: KEY_NOT_FOUND, KeyConflictError: KEY_CONFLICT}

@@ -3,6 +3,8 @@
 A question is a row that its run stores under its fencing token. It is decided once: the row records
 the decision, its author and its time, and later decisions are refused. A decision, the timeout and
 the end of the run all lock the run's row first, so exactly one of them wins.
+
+See docs/internals.md, "Waiting for people".
 """
 
 from collections.abc import Collection, Mapping, Sequence

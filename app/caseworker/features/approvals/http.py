@@ -131,6 +131,8 @@ APPROVAL_NOT_FOUND = ProblemType(
     status=404,
     title="Approval not found",
     detail="The run has no approval with this ID. GET /runs/{run_id}/approvals lists all of them.",
+    explanation="The run has no approval with this ID. `GET /runs/{run_id}/approvals` lists its "
+    "approvals.",
 )
 APPROVAL_DECIDED = ProblemType(
     slug="approval-decided",
@@ -138,6 +140,9 @@ APPROVAL_DECIDED = ProblemType(
     title="Approval is already resolved",
     detail="The approval was already decided, it expired, or its run ended. GET "
     "/runs/{run_id}/approvals shows the outcome.",
+    explanation="Another decision, the timeout, a cancel request or the end of the run came "
+    "first; nothing was changed. `GET /runs/{run_id}/approvals` shows which. Repeating the same "
+    "decision returns 202. See [approvals.md](approvals.md).",
 )
 
 

@@ -2,6 +2,8 @@
 
 Asking, deciding and suspending first lock the run's row in a separate statement, and then read. A
 statement that itself waits for the lock would not see rows committed during the wait.
+
+See docs/internals.md, "Waiting for people".
 """
 
 import json
@@ -10,7 +12,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
     ColumnElement,
+    Table,
+    Text,
     and_,
     func,
     literal,
@@ -33,8 +40,24 @@ from caseworker.runs.ports import Notification
 from caseworker.runs.postgres.listener import DECISION_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
-from caseworker.runs.postgres.tables import approvals, of_run, runs
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, run_key, runs
 from caseworker.runs.run import TERMINAL, Run, RunKey
+
+approvals = Table(
+    "approvals",
+    metadata,
+    *run_key(),
+    Column("approval_id", Text, primary_key=True),
+    *columns(Text, "node_id call_key subject message", nullable=False),
+    *columns(JSON, "arguments", nullable=False),
+    *columns(JSON(none_as_null=True), "schema changed_arguments"),
+    *columns(INSTANT, "requested_at expires_at", nullable=False),
+    *columns(Text, "decision decided_by reason"),
+    *columns(INSTANT, "decided_at"),
+    *columns(Boolean, "run_ended"),
+)
+"""Questions. ``run_ended`` is true if the run ended before a decision: the index of open questions
+leaves them out. The previous release leaves it null."""
 
 _NOW = func.clock_timestamp()
 _DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)

@@ -181,6 +181,9 @@ ARTIFACT_NOT_FOUND = ProblemType(
     detail=(
         "The run has no artifact with this name. GET /runs/{run_id}/artifacts lists its artifacts."
     ),
+    explanation="The run has no artifact with this name. `GET /runs/{run_id}/artifacts` lists "
+    "its current artifacts. A tool call that is repeated after its worker was lost may replace "
+    "an artifact.",
 )
 
 ERRORS: Errors = {ArtifactNotFoundError: ARTIFACT_NOT_FOUND}

@@ -18,9 +18,9 @@ from caseworker.features.artifacts.storage import (
     NewArtifact,
     StoredArtifact,
 )
+from caseworker.features.expiry import OF_BATCH, dropping
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
-from caseworker.runs.postgres.retention import OF_BATCH, dropping
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, run_key, runs
 from caseworker.runs.run import RunKey
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.expiry import DUE, Batch
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Pool, transaction
-from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import decode_cursor, page_of
 
 _COLUMNS: Final = """

@@ -26,7 +26,7 @@ from caseworker.features.definitions.expansion import (
     canonical,
     place_of,
 )
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
     DefinitionNotFoundError,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from caseworker.core.graph.validation import Problem
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.definitions.registration import DefinitionsTooLargeError
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionReference, agents_in

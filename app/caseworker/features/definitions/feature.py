@@ -4,8 +4,7 @@ from typing import Final
 
 from caseworker.features.definitions import http
 from caseworker.features.definitions.definitions import Definitions
-from caseworker.features.definitions.postgres.definition_heads import DefinitionHeads
-from caseworker.features.definitions.postgres.definitions import PostgresDefinitions
+from caseworker.features.definitions.postgres import DefinitionHeads, PostgresDefinitions
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.fair_threads import PacedThread

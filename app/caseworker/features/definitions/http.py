@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Body, Path, Query, Response
+from pydantic import StringConstraints
 
 from caseworker.core.graph.validation import Problem, Severity
 from caseworker.features.definitions.definitions import Definitions
@@ -17,23 +18,48 @@ from caseworker.features.definitions.registration import (
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.graph_spec import GraphSpec
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.http.bodies import DocumentedAs, PageQuery, View
+from caseworker.platform.http.bodies import STORABLE, BodyModel, DocumentedAs, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.platform.paging import Page
 from caseworker.runs.graphs import Definition, DefinitionVersion
-from caseworker.runs.http.definition_body import (
-    MAX_VERSION,
-    DefinitionName,
-    GraphToValidate,
-    NewAgentBody,
-    NewGraphBody,
-)
+from caseworker.runs.http.fields import MAX_VERSION, DefinitionName, InlineAgent, InlineGraph
 from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS
 from caseworker.runs.http.problems import QUOTA_EXCEEDED, words_of
 from caseworker.runs.run import DefinitionRef
+
+MAX_DESCRIPTION_CHARS = 1000
+
+Description = Annotated[str, StringConstraints(max_length=MAX_DESCRIPTION_CHARS), STORABLE]
+
+
+class NewAgentBody(BodyModel):
+    """An agent to register under the name in its definition."""
+
+    agent: InlineAgent
+    """The agent definition. Its tools may include registered agents, by name."""
+
+
+class NewGraphBody(BodyModel):
+    """A graph to register."""
+
+    name: DefinitionName
+    """Name of the graph. The first registration creates version 1, every change the next
+    version."""
+    graph: InlineGraph
+    """The graph. Its steps may refer to registered graphs by name."""
+    description: Description | None = None
+    """Purpose of the graph, as text."""
+
+
+class GraphToValidate(BodyModel):
+    """A graph to validate."""
+
+    graph: InlineGraph
+    """The graph. Its steps may refer to registered graphs by name."""
+
 
 NOT_FOUND = {
     kind: ProblemType(
@@ -42,6 +68,8 @@ NOT_FOUND = {
         title=f"{kind.value.capitalize()} not found",
         detail=f"No {kind.value} has this name and version. GET /{kind.value}s lists all "
         f"{kind.value}s.",
+        explanation=f"No registered {kind.value} has this name or version, or it belongs to "
+        "another tenant.",
     )
     for kind in DefinitionKind
 }
@@ -51,6 +79,9 @@ IN_USE = {
         status=409,
         title=f"{kind.value.capitalize()} is in use",
         detail="First delete the graphs and agents that use it.",
+        explanation="Other registered graphs or agents contain this version, or contain the newest "
+        "version of the name and this is the last one. `detail` names them, such as "
+        "`invoice-check@3`. Delete them first.",
     )
     for kind in DefinitionKind
 }

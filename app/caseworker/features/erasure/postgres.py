@@ -33,7 +33,7 @@ from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.platform.postgres.locks import LOCK_COSTS
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.ports import RunFilter, json_of_text
-from caseworker.runs.postgres.retention import KEEP_FENCE, delete_runs
+from caseworker.runs.postgres.erasure import KEEP_FENCE, delete_runs
 from caseworker.runs.postgres.tables import metadata, runs
 from caseworker.runs.read.postgres.run_listing import with_metadata
 from caseworker.runs.run import TERMINAL

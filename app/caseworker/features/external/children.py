@@ -14,7 +14,7 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest
-from caseworker.runs.http.body import ExternalBody, OwnBody, ParentRun
+from caseworker.runs.http.body import ExternalBody, ParentRun, RunFields
 from caseworker.runs.run import RunKey, RunKind
 from caseworker.runs.service import RunService
 
@@ -26,6 +26,8 @@ PARENT_ENDED: Final = ProblemType(
     status=409,
     title="The parent has ended",
     detail="The parent of the run has ended or was stopped, so it can have no more children.",
+    explanation="The parent of a child run has ended or was stopped. Nothing was stored. Start "
+    "the run without a parent, or below another run.",
 )
 
 
@@ -37,7 +39,7 @@ class Children:
     runs: RunService
     owners: Owners
 
-    async def parented(self, request: ApiRequest, body: OwnBody) -> ExternalBody | Response:
+    async def parented(self, request: ApiRequest, body: RunFields) -> ExternalBody | Response:
         """Return the body of a child run, with its parent; this process owns the parent.
 
         If another process owns the parent, return its response to the request.

@@ -177,6 +177,8 @@ class SessionEnd:
 
     def reach(self, limit: Stop) -> None:
         """Refuse further calls; calls in flight continue, because they are paid."""
+        # The run ends only with its last call (``halt_if_reached``): a reply that the client has
+        # received whole must also be in the journal.
         self._reached = limit
 
     def halt_if_reached(self) -> None:

@@ -41,6 +41,8 @@ ENDED: Final = ProblemType(
     status=409,
     title="The run has ended differently",
     detail="GET /runs/{run_id} returns how the run ended. An equal second finish returns 200.",
+    explanation="The external run has ended, and not as the `finish` says. `GET /runs/{run_id}` "
+    "shows how it ended. A repeated `finish` with the same output or error gets 200.",
 )
 EXTERNAL_RUNS_FULL: Final = ProblemType(
     slug="external-runs-full",
@@ -48,6 +50,8 @@ EXTERNAL_RUNS_FULL: Final = ProblemType(
     title="Too many external runs",
     detail="The process owns as many external runs as admission.max_external_runs allows. Retry "
     "after another one has ended.",
+    explanation="The process already owns `admission.max_external_runs` external runs. Nothing "
+    "was stored: an external run is never queued. Retry after `Retry-After` seconds.",
     retry_after_seconds=5,
 )
 

@@ -42,6 +42,9 @@ NOT_OWNED: Final = ProblemType(
     status=503,
     title="The process that owns the run cannot be reached",
     detail="Repeat the request. If the process has ended, another one will own the run.",
+    explanation="The process that owns the external run cannot be reached, or none has owned it "
+    "for five seconds, or the only process is shutting down. Send the same request again after "
+    "`Retry-After` seconds.",
     retry_after_seconds=1,
 )
 

@@ -47,12 +47,17 @@ ENCRYPTION_KEY_MISSING: Final = ProblemType(
     status=409,
     title="No encryption key is configured",
     detail="The service stores credentials only encrypted. Set SECRETS_ENCRYPTION_KEY.",
+    explanation="The service stores credentials for MCP servers only encrypted, and no key is "
+    "configured. The operator sets `SECRETS_ENCRYPTION_KEY` "
+    "([mcp.md](mcp.md#credentials-of-tenants)).",
 )
 CREDENTIALS_NOT_FOUND: Final = ProblemType(
     slug="mcp-credentials-not-found",
     status=404,
     title="Credentials not found",
     detail="The tenant has no credentials for this server. GET /mcp-credentials lists all.",
+    explanation="The tenant has no credentials for this MCP server. `GET /mcp-credentials` "
+    "lists the servers for which it has some.",
 )
 ERRORS: Errors = {EncryptionKeyMissingError: ENCRYPTION_KEY_MISSING}
 

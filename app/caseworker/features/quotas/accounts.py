@@ -4,6 +4,8 @@ The store decides whether a call fits (:class:`caseworker.runs.ports.JournalStor
 does not fit waits here until a settlement is notified, by this or another process. Calls of a
 tenant wait in order of arrival, and only the first few of them ask the store again, so that a long
 queue does not delay the writes of other tenants.
+
+See docs/internals.md, "Accounts".
 """
 
 import asyncio

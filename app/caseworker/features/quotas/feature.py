@@ -4,7 +4,7 @@ from typing import Final
 
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.quotas import http
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 
 
 def open_quotas(parts: Parts) -> Opened:

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from fastapi import Path
 from pydantic import Field
 
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.quotas.usage import TenantQuota
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.model_spec import ModelName

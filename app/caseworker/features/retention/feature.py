@@ -3,7 +3,7 @@
 from typing import Final
 
 from caseworker.features.feature import Feature, Opened, Parts
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.retention.sweep import Retention
 

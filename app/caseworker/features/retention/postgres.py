@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from sqlalchemy import Column, Integer, Table, Text, text
 
+from caseworker.features.expiry import DROP_PENDING, Drop
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
-from caseworker.runs.postgres.retention import DROP_PENDING, Drop
 from caseworker.runs.postgres.tables import INSTANT, metadata
 
 retention = Table(
@@ -82,9 +82,10 @@ class PostgresRetention:
         self._at_once = RUNS_AT_ONCE
 
     async def claim_sweep_and_merge_counters(self, interval_seconds: float) -> bool:
-        """Claim a sweep for this process; return False if none is due.
+        """Claim the next sweep; return False if none is due.
 
-        The interval is that of all processes together.
+        All processes together claim at most one in ``interval_seconds``. Also merges the storage
+        counters, and deletes kept messages that no run needs any more.
         """
         self._at_once = RUNS_AT_ONCE
         async with transaction(self._pool) as connection:

@@ -15,7 +15,7 @@ from pydantic import (
 
 from caseworker.features.definitions.http import NOT_FOUND
 from caseworker.features.definitions.registration import DefinitionNotFoundError
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.schedules.cron_times import (
     CRON,
     MAX_CATCH_UP,
@@ -48,31 +48,26 @@ from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.body import (
     POST_HEADERS,
-    AgentRunBody,
-    CaseBody,
-    GraphRunBody,
-    OwnBody,
-    body_of_kind,
+    RunFields,
     idempotency_key,
 )
-from caseworker.runs.http.definition_body import DefinitionName
-from caseworker.runs.http.fields import WebhookCheck
+from caseworker.runs.http.fields import DefinitionName, WebhookCheck
+from caseworker.runs.http.kinds import QUEUED_BODIES, SECRET_FIELDS, RunView, body_of_kind, one_of
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
 from caseworker.runs.http.runs import answer_of, view_with_usage
-from caseworker.runs.http.views import RunView
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService, new_run_id
 
 _OF_ONE_RUN = ("run_id", "start_at", "deadline")
-_OF_ITS_CALLER = frozenset({"gold_answer", "webhook"})
+_OF_ITS_CALLER = SECRET_FIELDS | {"webhook"}
 """Fields hidden from callers without the scope ``run``; views of runs hide them too."""
 
 ScheduleNamePath = Annotated[DefinitionName, Path(description="Name of the schedule.")]
 
 
-def _schedulable_body(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody:
+def _schedulable_body(document: Any, _: ValidatorFunctionWrapHandler) -> RunFields:
     if isinstance(document, dict) and "from" in document:
         raise refusal("A scheduled run cannot resume another run.")
     body = body_of_kind(document)
@@ -101,7 +96,7 @@ class ScheduleBody(BodyModel):
     """Cron expression with five fields: minute, hour, day of month, month, day of week."""
     timezone: ZoneName = "UTC"
     """Time zone in which the cron expression is interpreted."""
-    run: Annotated[CaseBody | GraphRunBody | AgentRunBody, WrapValidator(_schedulable_body)]
+    run: Annotated[RunFields, one_of(QUEUED_BODIES), WrapValidator(_schedulable_body)]
     """Run to create each time, as in `POST /runs`, without `run_id`, `start_at`, `deadline` and
     `from`. References to registered graphs and agents are resolved now; later versions are not
     used."""
@@ -122,7 +117,7 @@ class ScheduleView(View):
     name: str
     cron: str
     timezone: str
-    run: Annotated[dict[str, Any], DocumentedAs(CaseBody, GraphRunBody, AgentRunBody)]
+    run: Annotated[dict[str, Any], DocumentedAs(*QUEUED_BODIES)]
     """Run definition as it was sent. Callers without the scope `run` see neither `gold_answer` nor
     `webhook`."""
     overlap: Overlap
@@ -192,7 +187,7 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
     )
 
 
-async def _admitted(body: OwnBody, request: ApiRequest) -> NewRun:
+async def _admitted(body: RunFields, request: ApiRequest) -> NewRun:
     """Return the run requested by a body; violations are reported below ``run``."""
     tenant = request.caller.tenant
     try:
@@ -215,12 +210,15 @@ SCHEDULE_NOT_FOUND = ProblemType(
     status=404,
     title="Schedule not found",
     detail="No schedule has this name. GET /schedules lists all schedules.",
+    explanation="No schedule has this name, or it belongs to another tenant. `GET /schedules` "
+    "lists all schedules.",
 )
 TOO_MANY_SCHEDULES = ProblemType(
     slug="too-many-schedules",
     status=429,
     title="Too many schedules",
     detail="Delete unused schedules. admission.max_schedules sets the limit.",
+    explanation="The tenant has `admission.max_schedules` schedules. Delete unused schedules.",
     retry_after_seconds=60,
 )
 

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.features.quotas.postgres.enforcement import quota_of, storing
+from caseworker.features.quotas.postgres import quota_of, storing
 from caseworker.features.schedules.cron_times import CatchUp, Timing
 from caseworker.features.schedules.schedule import (
     NewSchedule,

@@ -1,4 +1,4 @@
-"""The feature ``spend``: the cost of runs by tenant, agent, model or metadata."""
+"""The features ``spend`` and ``statistics``, which read the kept costs of runs."""
 
 from typing import Final
 
@@ -6,6 +6,7 @@ from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.spend import http
 from caseworker.features.spend.cost_sums import CostKeeper
 from caseworker.features.spend.postgres.spend import PostgresCosts, PostgresSpend
+from caseworker.features.spend.postgres.statistics import PostgresStatistics
 
 
 def open_spend(parts: Parts) -> Opened:
@@ -23,3 +24,11 @@ SPEND: Final = Feature(
     errors=http.ERRORS,
     open=open_spend,
 )
+"""The cost of runs by tenant, agent, model or metadata."""
+
+STATISTICS: Final = Feature(
+    name="statistics",
+    routes=http.statistics_router.routes,
+    open=lambda parts: Opened(services=[PostgresStatistics(parts.engines)]),
+)
+"""Counts, durations and failures of runs over time."""

@@ -51,8 +51,15 @@ from caseworker.runs.http.body import (
     BudgetBody,
     GraphRunBody,
 )
-from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
-from caseworker.runs.http.fields import CaseInput, MessageId, RunId, Seed, ThreadId
+from caseworker.runs.http.fields import (
+    AgentOrName,
+    CaseInput,
+    GraphOrName,
+    MessageId,
+    RunId,
+    Seed,
+    ThreadId,
+)
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import KINDS

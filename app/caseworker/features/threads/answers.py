@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from caseworker.nodes.agent.references import key_in_message, whole_message
 from caseworker.nodes.templates import compact
-from caseworker.runs.run import RunStatus
+from caseworker.runs.kinds import AGENT_STEP
+from caseworker.runs.run import Run, RunStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,40 @@ class StoredAnswer:
             calls=_whole_messages(calls) if isinstance(calls, Mapping) else None,
             **rest,
         )
+
+    @classmethod
+    def of_run(cls, run: Run, ends: Sequence[str]) -> Self | None:
+        """Return the answer of a run as it is stored; None if only the store knows it.
+
+        ``ends`` are the IDs of the last steps. The result of a run names the model if it
+        has a single agent that answered with its first call. Only the store has the calls of tools.
+        """
+        steps = (run.request.graph or {}).get("steps", ())
+        types = [step["type"] for step in steps if step["id"] in ends]
+        if run.status is not RunStatus.COMPLETED or len(ends) != 1 or types != [AGENT_STEP]:
+            return None
+        try:
+            output = (run.result or {})["outputs"][ends[0]]
+            text, result = output["default"], output["result"]
+            [model] = result["models"]
+            answer = cls(
+                status=run.status,
+                content=text or None,
+                incomplete=result["incomplete"],
+                incomplete_reason=result["incomplete_reason"],
+                model=model["model"],
+            )
+            is_one_call = model["calls"] == 1
+            is_one_call &= all(one["role"] != "tool" for one in result["messages"])
+        except (LookupError, TypeError, ValueError):
+            return None  # no answer, several models, or the output of a fallback step
+        return answer if is_one_call and answer.model and isinstance(text, str) else None
+
+    @property
+    def displayed(self) -> Mapping[str, Any]:
+        """The fields of the message that the answer provides."""
+        names = ("content", "incomplete", "incomplete_reason", "model")
+        return {name: getattr(self, name) for name in names}
 
 
 def _joined(parts: Sequence[Any]) -> str | None:

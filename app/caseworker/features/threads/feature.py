@@ -4,7 +4,7 @@ from typing import Final
 
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.feature import Feature, Opened, Parts
-from caseworker.features.quotas.postgres.quotas import PostgresQuotas
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads import http
 from caseworker.features.threads.admission import ThreadAdmission
 from caseworker.features.threads.postgres.branches import PostgresBranches

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
@@ -42,6 +42,7 @@ from caseworker.runs.errors import IdempotencyMismatchError
 from caseworker.runs.http.body import POST_HEADERS, idempotency_key, wait_seconds, wants_stream
 from caseworker.runs.http.events import EVENT_HEADERS, stream_accepted
 from caseworker.runs.http.fields import MessageId, ThreadId
+from caseworker.runs.http.kinds import RunView
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
 from caseworker.runs.http.problems import (
@@ -53,7 +54,7 @@ from caseworker.runs.http.problems import (
     TOO_MANY_STREAMS,
 )
 from caseworker.runs.http.runs import answer_of, awaited, view_with_usage
-from caseworker.runs.http.views import CancelReceipt, RunView
+from caseworker.runs.http.views import CancelReceipt
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import new_run_id
@@ -63,6 +64,7 @@ THREAD_NOT_FOUND = ProblemType(
     status=404,
     title="Thread not found",
     detail="No thread has this ID. GET /threads lists all threads.",
+    explanation="No thread has this ID, or the thread belongs to another tenant.",
 )
 MESSAGE_NOT_FOUND = ProblemType(
     slug="message-not-found",
@@ -72,24 +74,31 @@ MESSAGE_NOT_FOUND = ProblemType(
         "The thread has no message with this ID. GET /threads/{thread_id}/messages?tree=true "
         "lists all messages."
     ),
+    explanation="The thread has no message with this ID. `GET "
+    "/threads/{thread_id}/messages?tree=true` lists all messages.",
 )
 THREAD_CONFLICT = ProblemType(
     slug="thread-conflict",
     status=409,
     title="Thread ID already used for a different request",
     detail="Use another thread_id, or repeat the original request unchanged.",
+    explanation="The `thread_id` belongs to a thread that was created with another body. Choose "
+    "another ID, or repeat the original request unchanged.",
 )
 THREAD_FULL = ProblemType(
     slug="thread-full",
     status=409,
     title="Thread is full",
     detail="Start a new thread.",
+    explanation="The thread has 5,000 messages, the maximum. Create another thread.",
 )
 ANSWER_NOT_ENDED = ProblemType(
     slug="answer-not-ended",
     status=409,
     title="Answer is still in progress",
     detail="Wait until its run ends or cancel the run, then repeat the request.",
+    explanation="The answer to continue or to reply to is still in progress. Wait for the end "
+    "of its run, or cancel it, and send the request again.",
 )
 
 _STILL = "This message is still being generated."
@@ -430,8 +439,7 @@ class _Action:
         wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
         thread, answered = await self._answered(thread_id)
         run = await awaited(request, answered.accepted.run, wait)
-        answer = replace(answered.assistant, status=run.status)
-        *user, assistant = await chats.with_siblings(thread, [answered.user, answer])
+        *user, assistant = await chats.displayed(thread, answered, run)
         view = TurnView(
             user=MessageView.of(*user[0]) if user else None,
             assistant=MessageView.of(*assistant),

@@ -55,7 +55,7 @@ class KnownBranch:
     """ID of the message that answered the leaf; None if it is unknown."""
     answer: StoredAnswer | None = None
     memory: PromptMemory = field(default_factory=PromptMemory)
-    """Hashes and token counts of the messages, from the run that answers the leaf."""
+    """The prompt of the run that answers the leaf, hashed and measured."""
 
     @property
     def is_plain(self) -> bool:
@@ -101,7 +101,7 @@ class BranchMemory:
         return branch
 
     def prompt_memory(self, tenant: str, thread_id: str, state: ThreadVersion) -> PromptMemory:
-        """Return the hashes and token counts from the last run of a thread, or a new memory."""
+        """Return the memory of the last prompt in a thread, or an empty one."""
         branch = self._branches.get((tenant, thread_id))
         return PromptMemory() if branch is None or branch.state != state else branch.memory
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from caseworker.engine.supervision import shielded
+from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.memory import KnownBranch, ThreadVersion, numbered
 from caseworker.features.threads.postgres.threads import (
     MessagePlace,
@@ -74,6 +75,8 @@ class StoredReply:
     user: ThreadMessage | None
     assistant: ThreadMessage
     accepted: Accepted
+    is_first: bool = False
+    """Whether this request stored the messages, and nothing followed the message before them."""
 
 
 class Chats:
@@ -123,14 +126,30 @@ class Chats:
         contents = await self.store.contents(thread.tenant, thread.thread_id, ids)
         return [replace(one, **contents.get(one.message_id, {})) for one in messages]
 
-    async def with_siblings(
-        self, thread: Thread, messages: Sequence[ThreadMessage | None]
+    async def displayed(
+        self, thread: Thread, reply: StoredReply, run: Run
     ) -> list[tuple[ThreadMessage, Sequence[str]]]:
-        """Return messages as they are stored, each with the IDs of its siblings and its own.
+        """Return the messages of a reply, each with the IDs of its siblings and its own.
+
+        ``run`` is the current state of its run. Messages that this process stored first have no
+        siblings. It reads them only if it does not know the answer.
 
         Raises:
             MessageNotFoundError: a message was deleted.
         """
+        assistant = replace(reply.assistant, status=run.status, created_at=run.created_at)
+        answer = StoredAnswer.of_run(run, assistant.ends)
+        if not reply.is_first or (run.finished and answer is None):
+            return await self._stored(thread, [reply.user, assistant])
+        if answer is not None:
+            assistant = replace(assistant, **answer.displayed)
+            self._note_answer(thread, assistant, answer)
+        user = reply.user and replace(reply.user, created_at=run.created_at)
+        return [(one, [one.message_id]) for one in (user, assistant) if one is not None]
+
+    async def _stored(
+        self, thread: Thread, messages: Sequence[ThreadMessage | None]
+    ) -> list[tuple[ThreadMessage, Sequence[str]]]:
         present = [message for message in messages if message is not None]
         ids = [message.message_id for message in present]
         displayed = await self.store.displayed(thread.tenant, thread.thread_id, ids)
@@ -140,10 +159,13 @@ class Chats:
         siblings = [one.pop("siblings") for one in stored]
         for message, one in zip(present, stored, strict=True):
             if (answer := one.pop("answer")) is not None:
-                leaf, memory = message.parent_id, self.store.branches.memory
-                memory.note_answer(thread, leaf, message.message_id, answer)
+                self._note_answer(thread, message, answer)
         with_fields = [replace(one, **more) for one, more in zip(present, stored, strict=True)]
         return list(zip(with_fields, siblings, strict=True))
+
+    def _note_answer(self, thread: Thread, message: ThreadMessage, answer: StoredAnswer) -> None:
+        memory = self.store.branches.memory
+        memory.note_answer(thread, message.parent_id, message.message_id, answer)
 
     async def saying(
         self, thread: Thread, place: MessagePlace, *, content: str, parent_id: str | None
@@ -375,6 +397,8 @@ class Chats:
     ) -> StoredReply:
         user, assistant = _messages(thread, turn, new, ends)
         rows = reply_rows([assistant] if user is None else [user, assistant])
+        # The statement that accepts the run also stores these rows: a crash leaves both or neither,
+        # and a repeated request finds both.
         reply: dict[str, Any] = {"messages": rows, "limit": MAX_THREAD_MESSAGES}
         chat = replace(cast("ChatInput", new.request.chat), reply=reply)
         if turn.resumed_answer is None:
@@ -405,7 +429,8 @@ class Chats:
             if accepted.created and chat.messages and turn.state is not None:
                 self.store.branches.memory.remember(thread.tenant, chat, turn.state, thread)
         assistant = replace(assistant, status=accepted.run.status)
-        return StoredReply(user=user, assistant=assistant, accepted=accepted)
+        is_first = accepted.created and turn.newest is not None
+        return StoredReply(user=user, assistant=assistant, accepted=accepted, is_first=is_first)
 
 
 def _with_chat(new: NewRun, chat: ChatInput) -> NewRun:

@@ -1,4 +1,4 @@
-"""The feature ``traces``: the trace and the analysis of a run, and its calls one by one."""
+"""The feature ``traces``: the ExecutionGraph of a run, and the payloads of its calls."""
 
 from typing import Final
 

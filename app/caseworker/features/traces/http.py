@@ -1,4 +1,4 @@
-"""Routes for traces: a run as a whole, and its single calls."""
+"""Routes for traces: the trace of a run, and individual calls in it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,9 +12,8 @@ from caseworker.core.trace.explain import MAX_NODES, explain
 from caseworker.core.trace.payloads import Payload, Payloads
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
-from caseworker.features.traces.call_views import CallDetails
 from caseworker.features.traces.payloads import CallNotFoundError, PayloadReader
-from caseworker.features.traces.trace_views import TraceView
+from caseworker.features.traces.views import CallDetails, TraceView
 from caseworker.platform.http.bodies import QueryModel
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import ATTEMPT_SUPERSEDED, Errors, ProblemType
@@ -31,6 +30,8 @@ CALL_NOT_FOUND = ProblemType(
     detail=(
         "The run has no call with this node ID. GET /runs/{run_id}/trace lists the calls in nodes."
     ),
+    explanation="The run has no call with this node ID. `GET /runs/{run_id}/trace` lists the "
+    "IDs of all its calls, steps and attempts under `snapshot.nodes`.",
 )
 ERRORS: Errors = {CallNotFoundError: CALL_NOT_FOUND}
 

@@ -1,8 +1,15 @@
-"""The requests and replies of a run's calls, in a displayable form for traces."""
+"""The requests and replies of a run's calls, in a displayable form for traces.
+
+Neither long prompts nor the inputs of steps are stored. Each call in a conversation stores only the
+messages that it adds, and the number of messages before them. A message with the reply or result of
+another call stores a reference to that call. A step with incoming flow edges received the outputs
+of the preceding steps. Any other step received the inputs of its graph: those of the run, or those
+of the step that executes the graph.
+"""
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -10,18 +17,151 @@ from caseworker.core.trace.analysis import waiting_nodes
 from caseworker.core.trace.execution_graph import snapshot_of
 from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import REDACTED, Payload, Payloads
+from caseworker.engine.context import Outputs
 from caseworker.engine.ports import CallOutcome
+from caseworker.engine.prepared import PreparedGraph
+from caseworker.engine.report import Routing
 from caseworker.engine.step_path import StepPath
-from caseworker.features.traces.conversations import (
-    beginning_of,
-    refers_to_branch,
-    whole_request,
-    with_branch,
-)
-from caseworker.features.traces.step_inputs import input_sources_of
+from caseworker.models.message_log import OF_BRANCH
+from caseworker.nodes.agent.references import REPLY_OF, key_in_message, whole_message
 from caseworker.runs.errors import RunNotFoundError
+from caseworker.runs.graphs import shape_of
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import Branches, RunStore
-from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
+from caseworker.runs.run import CallRecord, Run, RunKey, RunRequest, RunStatus
+
+AFTER = "after"
+"""Key in a stored request that describes the preceding messages: ``call_key`` is the first call of
+the conversation, ``messages`` is the number of preceding messages."""
+
+
+def beginning_of(request: Any) -> str | None:
+    """Return the key of the conversation's first call; None if ``request`` is complete."""
+    after = request.get(AFTER) if isinstance(request, Mapping) else None
+    return None if after is None else after["call_key"]
+
+
+def refers_to_branch(request: Any) -> bool:
+    """Return whether the stored request refers to messages of a thread instead of containing them.
+
+    A reference is a message with the key ``OF_BRANCH``.
+    """
+    messages = request.get("messages") if isinstance(request, Mapping) else None
+    return isinstance(messages, list) and any(
+        isinstance(each, Mapping) and OF_BRANCH in each for each in messages
+    )
+
+
+def with_branch(request: Mapping[str, Any], branch: Sequence[Any]) -> dict[str, Any]:
+    """Return a request with the messages that a thread stores.
+
+    ``branch`` are the messages of the thread. Those that it lacks are counted in
+    ``messages_left_out``.
+    """
+    stated = request["messages"]
+    messages = [message for _, message in _numbered(stated, 0, branch)]
+    count = sum(each["count"] if OF_BRANCH in each else 1 for each in stated)
+    left_out = count - len(messages)
+    return {**request, "messages": messages} | ({"messages_left_out": left_out} if left_out else {})
+
+
+def _numbered(
+    stated: Sequence[Any], start: int, branch: Sequence[Any]
+) -> Iterator[tuple[int, Any]]:
+    """Yield the messages of a request by their positions, from ``start``."""
+    for each in stated:
+        if not (isinstance(each, Mapping) and OF_BRANCH in each):
+            yield start, each
+            start += 1
+            continue
+        first, count = each[OF_BRANCH], each["count"]
+        yield from enumerate(branch[first : first + count], start)
+        start += count
+
+
+def whole_request(
+    record: CallRecord,
+    stored: Sequence[CallRecord],
+    display: Callable[[Any], Any],
+    branch: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """Return the complete request of a call, including the messages before its own.
+
+    ``stored`` holds the calls of the conversation and the calls that they reference, in order.
+    Messages of missing calls are counted in ``messages_left_out``. ``display`` redacts a result for
+    display. ``branch`` are the messages of the run's thread, if it has one.
+    """
+    request_of_call: Mapping[str, Any] = record.request or {}
+    root = beginning_of(request_of_call)
+    values = {each.call_key: each.value for each in stored if each.outcome == CallOutcome.RESULT}
+    messages: dict[int, Any] = {}
+    request: dict[str, Any] = {}
+    for each in (*stored, record):
+        earlier = each.request
+        if earlier is None or (each.call_key != root and beginning_of(earlier) != root):
+            continue
+        if each is record or each.outcome == CallOutcome.RESULT:
+            # unchanged parameters are stored only once: an empty request inherits them
+            request = {n: earlier[n] for n in earlier if n not in (AFTER, "messages")} or request
+        start = earlier.get(AFTER, {}).get("messages", 0)
+        messages |= _numbered(earlier["messages"], start, branch)
+    last = request_of_call[AFTER]["messages"] + len(request_of_call["messages"])
+    present = [_full(messages[at], values, display) for at in range(last) if at in messages]
+    left_out = last - len(present)
+    return {"messages": present, **request} | ({"messages_left_out": left_out} if left_out else {})
+
+
+def _full(message: Any, values: Mapping[Any, Any], display: Callable[[Any], Any]) -> Any:
+    """Return a message with its referenced result inserted, if that is available."""
+    key = key_in_message(message)
+    if key not in values:
+        return message
+    value = display(values[key]) or {}
+    state = value.get("provider_state") if REPLY_OF in message else None
+    return whole_message(message, value) | ({"provider_state": state} if state else {})
+
+
+@dataclass(frozen=True, slots=True)
+class StepSources:
+    """Where the inputs of one step come from."""
+
+    step_id: str
+    routing: Routing
+    keys: Mapping[str, str]
+    """Journal keys of the preceding steps, by step ID; empty if the inputs are those of the
+    graph."""
+
+    def inputs(self, outputs: Mapping[str, Outputs]) -> Outputs:
+        """Return the inputs by handle; ``outputs`` maps journal keys to step outputs."""
+        for step_id, key in self.keys.items():
+            self.routing.reports[step_id].outputs = outputs.get(key, {})
+        return self.routing.inputs_of(self.step_id)
+
+
+def input_sources_of(request: RunRequest, path: StepPath) -> StepSources | None:
+    """Return the sources of a step's inputs; None if the run's graph does not define them.
+
+    That is the case inside a ``map`` step or a fallback.
+    """
+    rules = KINDS[request.kind]
+    graph = rules.graph(request)
+    ways: list[tuple[StepPath | None, str, PreparedGraph]] = []
+    within: StepPath | None = None
+    for at in path.lineage():
+        prepared = PreparedGraph(shape_of(graph), {})
+        step = prepared.topology.steps.get(at.attempts()[0].step_id)
+        if step is None or step.id not in prepared.topology.active:
+            return None
+        ways.append((within, step.id, prepared))
+        within, graph = at, step.data["graph"] if step.type == "subgraph" else {}
+    while len(ways) > 1 and ways[-1][1] in ways[-1][2].topology.entries:
+        ways.pop()  # an entry step received the inputs of the step that executes its graph
+    within, step_id, prepared = ways[-1]
+    routing = Routing(prepared, rules.inputs(request), within)
+    edges = prepared.topology.incoming.get(step_id, ())
+    keys = {edge.source: routing.path_of(edge.source).record_key for edge in edges}
+    return StepSources(step_id, routing, keys)
+
 
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
 

@@ -15,7 +15,7 @@ from caseworker.features.webhooks.signing_secrets import SecretBox
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.http.fields import WebhookCheck
-from caseworker.runs.http.views import view_of
+from caseworker.runs.http.kinds import view_of
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
 from caseworker.runs.run import Run
 from caseworker.runs.service import RunService

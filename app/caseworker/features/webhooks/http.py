@@ -143,12 +143,16 @@ DELIVERY_NOT_FOUND = ProblemType(
     status=404,
     title="Webhook delivery not found",
     detail="No delivery has this ID. GET /webhooks/deliveries lists all deliveries.",
+    explanation="No delivery has this ID, or it belongs to another tenant. `GET "
+    "/webhooks/deliveries` lists all deliveries.",
 )
 DELIVERY_PENDING = ProblemType(
     slug="delivery-pending",
     status=409,
     title="Delivery is still in progress",
     detail="Wait until its status is delivered or dead. due_at is the time of the next attempt.",
+    explanation="The delivery is still being attempted; `due_at` is the time of the next "
+    "attempt. Wait until it is delivered or dead before you redeliver it.",
 )
 
 ERRORS: Errors = {DeliveryNotFoundError: DELIVERY_NOT_FOUND, DeliveryPendingError: DELIVERY_PENDING}

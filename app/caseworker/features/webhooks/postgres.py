@@ -137,7 +137,11 @@ class PostgresWebhooks:
         status: DeliveryStatus,
         pause_seconds: float,
     ) -> None:
-        """Store the outcome of an attempt; if ``pending``, queue a job for the next attempt."""
+        """Store the outcome of an attempt; if ``pending``, queue the next one in ``pause_seconds``.
+
+        No effect if another worker has claimed the delivery since then: its ``last_attempt_at``
+        differs.
+        """
         ended = {
             "status": status.value,
             "code": answer.status_code,

@@ -70,7 +70,7 @@ class AgentTask:
     messages: Sequence[Message]
     """The earlier messages of the conversation, followed by the request."""
     memory: PromptMemory | None = None
-    """Hashes and token counts from the previous run of the thread; None outside of threads."""
+    """Memory of the last prompt in the thread; None outside of threads."""
     linked: Toolset | None = None
     """Tools and agents linked to the step; None if there are none."""
     depth: int = 1

@@ -2,8 +2,8 @@
 
 A problem document states the kind of error (``type``), how to resolve it (``detail``) and which
 fields are invalid (``errors``). It also contains the request ID, which finds the request in the
-logs. ``docs/problems.md`` explains each type. Messages of the validation library are not used,
-because some quote the input.
+logs. ``make example`` writes the explanation of each type into ``docs/problems.md``. Messages of
+the validation library are not used, because some quote the input.
 """
 
 import json
@@ -52,6 +52,8 @@ class ProblemType:
     detail: str
     """Default advice on how to resolve the error. An individual error may give more specific
     advice."""
+    explanation: str
+    """Section of ``docs/problems.md`` in Markdown, without its heading."""
     retry_after_seconds: int | None = None
     challenge: str | None = None
     """Value of the ``WWW-Authenticate`` header (RFC 6750); None if the header is not sent."""
@@ -73,18 +75,30 @@ MALFORMED_BODY = ProblemType(
     status=400,
     title="Malformed request body",
     detail="Send a single JSON object encoded in UTF-8.",
+    explanation="The body is not valid JSON for this service. It must be one JSON text in UTF-8 "
+    "without a byte order mark, without duplicate keys, and without NaN or Infinity. Integers "
+    "have at most 64 bits, other numbers are finite, and the nesting depth is at most "
+    "`limits.max_depth`. Send larger numbers as strings.",
 )
 MALFORMED_REQUEST = ProblemType(
     slug="malformed-request",
     status=400,
     title="Malformed HTTP request",
     detail="Send a valid HTTP/1.1 request, with at most 4 pipelined requests.",
+    explanation="The request is not valid HTTP/1.1, or the client sent more than 4 further "
+    "requests on one connection before the first response. The server closes the connection. A "
+    "request needs exactly one `Host` header, which must be a host name or an address and "
+    "optionally a port; only HTTP/1.0 may omit it. If the request target is a whole URL, its "
+    "host counts instead.",
 )
 CREDENTIAL_REQUIRED = ProblemType(
     slug="credential-required",
     status=401,
     title="Authentication required",
     detail="Send an API key or a token from the configured issuer as `Authorization: Bearer ...`.",
+    explanation="The request has no credential, but the service has keys, a bootstrap key or a "
+    "token issuer, so every request needs one. Send a key or token as `Authorization: Bearer "
+    "...`; see [security.md](security.md).",
     challenge='Bearer realm="caseworker"',
 )
 CREDENTIAL_REFUSED = ProblemType(
@@ -93,6 +107,9 @@ CREDENTIAL_REFUSED = ProblemType(
     title="Invalid credentials",
     detail="The API key or token is unknown, incomplete, expired or revoked. Send a valid one as "
     "`Authorization: Bearer ...`.",
+    explanation="`Authorization` contains no valid key or token. It is unknown, incomplete, "
+    "expired, revoked, of another scheme, or for another service. A request with an invalid "
+    "credential is never treated as anonymous.",
     challenge='Bearer realm="caseworker", error="invalid_token"',
 )
 ANONYMOUS_REFUSED = ProblemType(
@@ -101,12 +118,19 @@ ANONYMOUS_REFUSED = ProblemType(
     title="Anonymous access is not allowed",
     detail="Requests without a key are accepted from this machine only, without a proxy in "
     "between. Create an API key, or set auth.anonymous to anywhere.",
+    explanation="The client has no key and one of these applies: it is not on the service's own "
+    "machine; a proxy forwarded its request (`X-Forwarded-For` and similar headers are never "
+    "trusted); or a web page of another origin made a browser send it. `auth.anonymous: "
+    "anywhere` accepts clients from anywhere; in that case, restrict access to the service on "
+    "the network. For `/metrics`, only [`telemetry.metrics`](telemetry.md#metrics) and "
+    "`telemetry.metrics_key` decide.",
 )
 SCOPE_MISSING = ProblemType(
     slug="scope-missing",
     status=403,
     title="Insufficient permissions",
     detail="Use an API key or token with the required scope.",
+    explanation="The key or token is valid but lacks the required scope, which `detail` names.",
     challenge='Bearer realm="caseworker", error="insufficient_scope"',
 )
 ATTEMPT_SUPERSEDED = ProblemType(
@@ -114,24 +138,30 @@ ATTEMPT_SUPERSEDED = ProblemType(
     status=409,
     title="A later attempt was opened",
     detail="Another client opened a later attempt of the run. This client must stop.",
+    explanation="A later attempt of the external run was opened, so this client's key may no "
+    "longer read, keep or finish the run. The client must stop.",
 )
 TENANT_REFUSED = ProblemType(
     slug="tenant-refused",
     status=403,
     title="Acting for another tenant requires the bootstrap key",
     detail="Omit tenant, or send the bootstrap key.",
+    explanation="Only the operator of the service may create or list keys of another tenant.",
 )
 ROUTE_NOT_FOUND = ProblemType(
     slug="route-not-found",
     status=404,
     title="Resource not found",
     detail="Check the path. /openapi.json lists all paths.",
+    explanation="The resource does not exist. `/openapi.json` lists all resources; their paths "
+    "never end with a slash.",
 )
 METHOD_NOT_ALLOWED = ProblemType(
     slug="method-not-allowed",
     status=405,
     title="Method not allowed",
     detail="Use a method that the Allow header lists.",
+    explanation="The resource does not support the method. `Allow` lists the supported methods.",
 )
 REQUEST_TIMEOUT = ProblemType(
     slug="request-timeout",
@@ -139,36 +169,57 @@ REQUEST_TIMEOUT = ProblemType(
     title="Request timeout",
     detail="Send the request faster. server.head_timeout_seconds limits the time for the "
     "headers, and server.min_kb_per_second sets the minimum rate for the body.",
+    explanation="The request head was not complete within `server.head_timeout_seconds`, or the "
+    "body arrived more slowly than `server.min_kb_per_second`, measured over five seconds. The "
+    "connection is closed and nothing was stored. The service also disconnects a client that "
+    "reads its response more slowly than this rate.",
 )
 BODY_TOO_LARGE = ProblemType(
     slug="body-too-large",
     status=413,
     title="Request body too large",
     detail="Reduce the size of the request body.",
+    explanation="The body exceeds `server.max_body_kb`, whether or not it declares its length. "
+    "A body that may contain a graph may be larger by the maximum size of a graph.",
 )
 UNSUPPORTED_MEDIA_TYPE = ProblemType(
     slug="unsupported-media-type",
     status=415,
     title="Unsupported media type",
     detail="Send the body as application/json in UTF-8 without Content-Encoding.",
+    explanation="The body is not JSON, is not encoded in UTF-8, or is compressed. Send it as "
+    "`application/json` and without a `Content-Encoding`. Parameters of the media type other "
+    "than `charset` have no effect.",
 )
 FORGED = ProblemType(
     slug="forwarding-refused",
     status=401,
     title="The request was not forwarded by a process of this installation",
     detail="Clients must not send the header X-Caseworker-Forwarded.",
+    explanation="The request has the header `X-Caseworker-Forwarded`, with which the processes "
+    "of an installation forward requests to each other, and its signature is wrong or older "
+    "than a minute. Do not send this header. If a process gets this problem, compare the clocks "
+    "of the hosts.",
 )
 HOST_REFUSED = ProblemType(
     slug="host-refused",
     status=421,
     title="Host not allowed",
     detail="Use an IP address or localhost, or add the host name to server.allowed_hosts.",
+    explanation="The `Host` of the request is not an accepted name. The check prevents DNS "
+    "rebinding: a page of another site could resolve its own name to this machine and call the "
+    "service through a visitor's browser. IP addresses, `localhost`, `server.host` and the "
+    "names in `server.allowed_hosts` are accepted. With `auth.anonymous: anywhere`, every name "
+    "is accepted unless some are listed. `/healthz` and `/readyz` accept any name.",
 )
 INVALID_REQUEST = ProblemType(
     slug="invalid-request",
     status=422,
     title="Invalid request",
     detail="Correct the fields listed in errors and repeat the request.",
+    explanation="The request is well-formed but invalid; `errors` names every field at fault. "
+    "Unknown fields, and unknown or repeated query parameters are rejected. Strings may not "
+    "contain NUL characters or unpaired surrogates, which the database cannot store.",
 )
 HEAD_TOO_LARGE = ProblemType(
     slug="head-too-large",
@@ -176,6 +227,8 @@ HEAD_TOO_LARGE = ProblemType(
     title="Request header fields too large",
     detail="Send a shorter URL and fewer or shorter headers. server.max_head_kb and "
     "server.max_headers set the limits.",
+    explanation="The request line and the headers are longer than `server.max_head_kb`, or "
+    "there are more than `server.max_headers` headers. The server closes the connection.",
 )
 INTERNAL = ProblemType(
     slug="internal-error",
@@ -183,6 +236,8 @@ INTERNAL = ProblemType(
     title="Internal server error",
     detail="Report the request_id to the operator. A POST can be retried with the same run_id or "
     "Idempotency-Key without creating a second run.",
+    explanation="An unexpected error occurred in the service. Its logs contain the cause under "
+    "the `request_id`.",
 )
 UNAVAILABLE = ProblemType(
     slug="store-unavailable",
@@ -191,6 +246,9 @@ UNAVAILABLE = ProblemType(
     detail="The database does not respond or refuses writes; GET /readyz names the cause. The "
     "request may not have been stored. Retry it with the same run_id or Idempotency-Key after the "
     "number of seconds in Retry-After; this does not create a second run.",
+    explanation="The database does not respond or refuses writes, or the request had no "
+    "response within `server.request_timeout_seconds`. `/readyz` names the cause. The request "
+    "may or may not be stored: send it again with the same `run_id` or `Idempotency-Key`.",
     retry_after_seconds=2,
 )
 TOO_MANY_CONNECTIONS = ProblemType(
@@ -198,6 +256,9 @@ TOO_MANY_CONNECTIONS = ProblemType(
     status=503,
     title="Too many open connections",
     detail="Close unused connections, or retry after the number of seconds in Retry-After.",
+    explanation="The process is already handling `server.max_connections` requests, or nine "
+    "tenths of that for the caller's tenant. If other tenants hold the connections, a request "
+    "waits for two seconds before it is rejected.",
     retry_after_seconds=2,
 )
 TOO_MANY_BODIES = ProblemType(
@@ -208,6 +269,8 @@ TOO_MANY_BODIES = ProblemType(
         "The request was neither read nor stored. Retry it after the number of seconds in "
         "Retry-After."
     ),
+    explanation="The request bodies that the process is receiving exceed `server.max_bodies_mb` "
+    "in total.",
     retry_after_seconds=2,
 )
 NOT_READY = ProblemType(
@@ -215,6 +278,8 @@ NOT_READY = ProblemType(
     status=503,
     title="Service not ready",
     detail="Send requests to another replica, or retry later. parts lists what is not ready.",
+    explanation="Only `/readyz` returns this problem. `parts` lists the missing requirements, "
+    "such as the database or a migration.",
     retry_after_seconds=2,
 )
 

@@ -187,7 +187,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Dispatch the request, whose head is complete."""
+        """Start the request after its last header; reject it if too many requests are pipelined."""
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._refuse(MALFORMED_REQUEST)
         self._set_timer(None)
@@ -230,7 +230,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
-        """Mark the request as completely received."""
+        """Stop the body timer when the last byte of the body has arrived."""
         self._claimed = True
         self._in_body = False
         self._set_timer(None)

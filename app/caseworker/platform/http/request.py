@@ -262,11 +262,25 @@ def requires(scope: KeyScope) -> Callable[[Endpoint], Endpoint]:
     return marked
 
 
+def static_part(route: Route) -> str:
+    """Return the text with which every path of a route begins.
+
+    A path without that text needs no pattern: a request passes most of the routes.
+    """
+    return route.path_format.partition("{")[0]
+
+
 class ReadableRoute(APIRoute):
     """A route that answers HEAD like GET, without the body (RFC 9110, section 9.1)."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._static_part = static_part(self)
+
     def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
         """Return how the route matches a request, and its additions to the ASGI scope."""
+        if self._static_part not in scope["path"]:  # it may begin with the root path
+            return Match.NONE, {}
         match, additions = super().matches(scope)
         return Match.FULL if self._is_head(scope) and match is not Match.NONE else match, additions
 
@@ -358,8 +372,14 @@ def _require_none(query: QueryParams) -> None:
 class LabelledRoute(Route):
     """A route without the checks of :class:`ApiRoute`. Its path labels metrics and log lines."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._static_part = static_part(self)
+
     def matches(self, scope: AsgiScope) -> tuple[Match, AsgiScope]:
         """Return how the route matches a request, and its additions to the ASGI scope."""
+        if self._static_part not in scope["path"]:
+            return Match.NONE, {}
         match, child_scope = super().matches(scope)
         return match, {**child_scope, "route": self}
 

@@ -29,8 +29,8 @@ _DURING = "\nDuring handling of the above exception, another exception occurred:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return whether the service or ``caseworker_cases`` defines the class of the exception."""
-    return str(type(error).__module__).startswith(("caseworker.", "caseworker_cases."))
+    """Return whether the service or one of its packages defines the class of the exception."""
+    return str(type(error).__module__).startswith(("caseworker.", "caseworker_"))
 
 
 def is_readable(error: BaseException) -> bool:

@@ -5,7 +5,7 @@ longer exclude each other. A key is the hash of a text under a seed. Seeds separ
 may be equal; a new lock takes an unused seed.
 
 ============================  ====================================  ==============================
-key (seed)                    held by                               what it serializes
+key (seed)                    held by                               serialized work
 ============================  ====================================  ==============================
 tenant, idempotency key (0)   the transaction that accepts a run    requests with the key
 ``graphs``, tenant (0)        a registration or deletion            definitions of the tenant
@@ -22,9 +22,9 @@ tenant, run ID (3)            the start of an external attempt      attempts at 
 0x43617365                    the process that migrates             migrations
 ============================  ====================================  ==============================
 
-Locks that share seed 0 or 3 can meet only by their texts: a tenant that is called ``graphs`` and
-uses a tenant's name as an idempotency key waits for that tenant's registrations. This is harmless,
-because no transaction waits for two of these locks.
+Locks that share a seed collide only if their texts are equal: a tenant that is called ``graphs``
+and uses a tenant's name as an idempotency key waits for that tenant's registrations. This is
+harmless, because no transaction waits for two of these locks.
 
 A transaction acquires locks in this order, so that two transactions cannot wait for each other:
 

@@ -18,6 +18,8 @@ children of the step or agent that made the LLM call.
 
 Times are in milliseconds. If two nodes ended in the same millisecond, the one that was created
 first precedes the other. A node's dependencies precede it, so they are imported as well.
+
+See docs/internals.md, "Recovery".
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set

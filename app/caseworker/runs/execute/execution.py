@@ -1,4 +1,7 @@
-"""One execution of a run: its graph, its limits and its journal."""
+"""One execution of a run: its graph, its limits and its journal.
+
+See docs/internals.md, "One row decides".
+"""
 
 import asyncio
 import random
@@ -142,13 +145,13 @@ class Execution:
         slots: StepSlots,
         *,
         grace_seconds: float,
-        over: Callable[[], None] = lambda: None,
+        on_abandoned_done: Callable[[], None] = lambda: None,
         accounts: Callable[[str, RunJournal], RunAccounts] | None = None,
     ) -> RunContext:
         """Return the context that the run's steps share.
 
-        ``accounts`` returns the accounts above a run; None reserves in none of them. ``over`` is
-        called whenever work ends that the run no longer waits for.
+        ``accounts`` returns the accounts above a run; None reserves in none of them.
+        ``on_abandoned_done`` is called each time an abandoned step or call finally ends.
         """
         seed = f"{self.run.key.run_id}/{self.run.fence}"
         of_run = None
@@ -179,7 +182,7 @@ class Execution:
             limits=self._limits,
             slots=slots,
             grace_seconds=grace_seconds,
-            over=over,
+            on_abandoned_done=on_abandoned_done,
         )
 
     def finish(self, outcome: RunOutcome, *, delivered_at: datetime | None) -> FinishRun:

@@ -4,6 +4,8 @@ A run is already claimed when it is passed to the executor. It is executed as on
 through its cancellation token, and finished by one guarded update. A run that the process cannot
 finish is released to the queue. If the release fails too, another process recovers the run once
 this process has sent no heartbeat for long enough.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio
@@ -277,8 +279,7 @@ class RunExecutor:
         if self._handing_over:
             token.trip(shutting_down())
         self._active[run.key] = active
-        is_external = KINDS[run.kind].is_external
-        (self._external if is_external else self._in_slots).add(run.key)
+        (self._external if KINDS[run.kind].is_external else self._in_slots).add(run.key)
         self.slots.served(run.key.tenant)
         self.changes += 1
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
@@ -431,7 +432,7 @@ class RunExecutor:
         earlier: Sequence[CallRecord] = ()
         if run.fence > 1 or run.request.source is not None:
             earlier = await when_there(partial(self._store.calls, run.key))
-        parent = parent_of(run.request) if KINDS[run.kind].is_external else None
+        parent = parent_of(run.request)
         parent_run = None if parent is None else self._active.get(RunKey(run.key.tenant, parent))
         parent_scope = (
             parent_run.scope if parent_run is not None and parent_run.takes_children else None
@@ -476,7 +477,7 @@ class RunExecutor:
             await self._finish(active, execution, ended)
             return
         outcome.drop_tracebacks()
-        if KINDS[run.kind].is_external:
+        if run.key in self._external:
             await self._end_children(active, outcome.stop)
         if isinstance(outcome.stop, Suspended):
             waits_for = outcome.stop.approval_ids
@@ -597,7 +598,7 @@ class RunExecutor:
             BranchNotFoundError: the messages that the run answers were deleted.
         """
 
-        def over() -> None:
+        def on_abandoned_done() -> None:
             if execution.ended:  # before the end, the cost is part of the run's usage anyway
                 self._record_late(active, execution)
 
@@ -619,7 +620,7 @@ class RunExecutor:
             services,
             slots,
             grace_seconds=self._supervisor.grace_seconds,
-            over=over,
+            on_abandoned_done=on_abandoned_done,
             accounts=self._accounts,
         )
         return GraphExecution(prepared, KINDS[request.kind].inputs(request), context)

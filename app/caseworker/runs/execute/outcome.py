@@ -1,4 +1,7 @@
-"""Determines the outcome of a run, including a run that ends while no process executes it."""
+"""Determines the outcome of a run, including a run that ends while no process executes it.
+
+See docs/internals.md, "One row decides".
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,6 +1,7 @@
 """The graph that a run executes."""
 
 import asyncio
+from collections.abc import Hashable
 
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.catalog import NodeCatalog
@@ -13,8 +14,8 @@ class RunGraphs:
 
     def __init__(self, catalog: NodeCatalog) -> None:
         self._catalog = catalog
-        self._usual: dict[tuple[RunKind, str | None], PreparedGraph] = {}
-        """Graphs of runs without a graph, expected tools or gold answer, by kind and mode."""
+        self._shared: dict[tuple[RunKind, Hashable], PreparedGraph] = {}
+        """Graphs of several runs, by kind and key (``KindRules.shared_graph``)."""
 
     async def prepared(self, run: Run) -> PreparedGraph:
         """Return the prepared graph of a run; a graph sent by a caller is prepared in a thread."""
@@ -28,13 +29,11 @@ class RunGraphs:
         Raises:
             GraphProblemsError: this process cannot execute the graph.
         """
-        request, key = run.request, (run.kind, run.request.mode)
-        graph, answer = request.graph, request.gold_answer
-        is_own = graph is not None or answer is not None or request.expected_tools
-        prepared = None if is_own else self._usual.get(key)
+        request, rules = run.request, KINDS[run.kind]
+        key = rules.shared_graph(request)
+        prepared = None if key is None else self._shared.get((run.kind, key))
         if prepared is None:
-            graph = KINDS[request.kind].graph(request)
-            prepared = self._catalog.prepare(graph, graph_id=run.key.run_id)
-            if not is_own:
-                self._usual[key] = prepared
+            prepared = self._catalog.prepare(rules.graph(request), graph_id=run.key.run_id)
+            if key is not None:
+                self._shared[run.kind, key] = prepared
         return prepared

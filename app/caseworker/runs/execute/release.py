@@ -1,4 +1,7 @@
-"""Releases runs that this process cannot continue, so that other processes can claim them."""
+"""Releases runs that this process cannot continue, so that other processes can claim them.
+
+See docs/internals.md, "Recovery".
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable

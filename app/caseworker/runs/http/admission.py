@@ -9,7 +9,7 @@ configured defaults, so a request repeated after a configuration change still ma
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,11 +20,10 @@ from pydantic import ValidationError
 from caseworker.core.budget.budget import UNLIMITED, Budget
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.frozen_json import ValueTooLargeError, freeze
-from caseworker.models.table import ModelTable, Tier
+from caseworker.models.table import ModelTable
 from caseworker.nodes.agent.definition import AgentDefinition, AgentInputError
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
 from caseworker.nodes.chat import CHAT_START
-from caseworker.nodes.model_spec import no_model
 from caseworker.nodes.nesting import DefinitionKind, is_reference
 from caseworker.platform.http.problems import (
     INVALID_REQUEST,
@@ -34,7 +33,6 @@ from caseworker.platform.http.problems import (
     violations_of,
 )
 from caseworker.platform.http.request import ApiRequest
-from caseworker.platform.suggestions import suggestion
 from caseworker.platform.webhook_addresses import AddressRefusedError
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import (
@@ -45,17 +43,15 @@ from caseworker.runs.graphs import (
 )
 from caseworker.runs.http.body import (
     AgentRunBody,
-    CaseBody,
     ExternalBody,
-    OwnBody,
     RequestedBudget,
     RunFields,
     WebhookBody,
 )
-from caseworker.runs.http.definition_body import DefinitionByName
+from caseworker.runs.http.fields import DefinitionByName
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.http.problems import graph_violations
-from caseworker.runs.kinds import AGENT_STEP, EXTERNAL_STEP, KINDS
+from caseworker.runs.kinds import AGENT_STEP, EXTERNAL_STEP, KINDS, needs_package
 from caseworker.runs.run import (
     DefinitionRef,
     NewRun,
@@ -67,13 +63,13 @@ from caseworker.runs.run import (
     Webhook,
 )
 from caseworker.runs.service import new_run_id
-from caseworker.tools.dispatch import ToolDispatch
 
 _CHAT = "chat"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-_Fields = Mapping[str, Any]
+Fields = Mapping[str, Any]
+"""Values of fields by name."""
 
 
 class Admission(ABC):
@@ -89,7 +85,7 @@ class Admission(ABC):
         self._usual = budget.merged_with(limits.budget_ceiling)
 
     async def new_run(
-        self, body: OwnBody, tenant: str, hashed: str, idempotency_key: str | None = None
+        self, body: RunFields, tenant: str, hashed: str, idempotency_key: str | None = None
     ) -> NewRun:
         """Return the run that the body describes, with defaults and ceilings applied.
 
@@ -133,7 +129,7 @@ class Admission(ABC):
         )
 
     @abstractmethod
-    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Convert ``request`` back to the body fields that only this kind of run has.
 
         ``overrides`` holds the body fields that the caller overrides.
@@ -143,59 +139,8 @@ class Admission(ABC):
     def _violations(self, body: Any) -> Iterator[Violation]: ...
 
     @abstractmethod
-    async def _own_fields(self, body: Any, tenant: str) -> tuple[_Fields, _Fields]:
+    async def _own_fields(self, body: Any, tenant: str) -> tuple[Fields, Fields]:
         """Return the fields of RunRequest and of NewRun that runs of this kind set."""
-
-
-class CaseAdmission(Admission):
-    """Validates request bodies of kind ``case`` and converts them to runs."""
-
-    kind = RunKind.CASE
-
-    def __init__(
-        self, limits: ApiLimits, tools: ToolDispatch, models: ModelTable, *, installed: bool = True
-    ) -> None:
-        """Admit cases, unless the package of cases is not ``installed``."""
-        super().__init__(limits, models, limits.default_budget)
-        self._tools = tools
-        self._installed = installed
-
-    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
-        """Return the question, expected tools, gold answer and mode."""
-        return {
-            "input": request.input,
-            "expected_tools": list(request.expected_tools),
-            "gold_answer": request.gold_answer,
-            "mode": request.mode,
-        }
-
-    async def _own_fields(self, body: CaseBody, tenant: str) -> tuple[_Fields, _Fields]:
-        of_request = {
-            "input": body.input,
-            "expected_tools": tuple(body.expected_tools or ()),
-            "gold_answer": body.gold_answer,
-            "mode": body.mode or self._limits.default_mode,
-        }
-        return of_request, {"require_models": self._require_models}
-
-    async def _require_models(self, allowed: Collection[str]) -> None:
-        require_none(list(self._without_model(self._models.restricted(allowed))))
-
-    def _violations(self, body: CaseBody) -> Iterator[Violation]:
-        if not self._installed:
-            yield Violation("kind", "Runs of kind case need caseworker[cases].")
-            return
-        yield from self._without_model(self._models)
-        if body.expected_tools:
-            usable = [spec.name for spec in self._tools.usable()]
-            for index, name in enumerate(body.expected_tools):
-                if name not in usable:
-                    message = f"Unknown tool. Available tools: {', '.join(usable)}."
-                    yield Violation(f"expected_tools.{index}", message + suggestion(name, usable))
-
-    def _without_model(self, models: ModelTable) -> Iterator[Violation]:
-        if Tier.SMALL not in models:
-            yield Violation("kind", no_model(Tier.SMALL, models))
 
 
 class GraphAdmission(Admission):
@@ -207,7 +152,7 @@ class GraphAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Return the graph and its inputs."""
         inputs = dict(request.inputs)
         if overrides.get("input") is not None:
@@ -267,13 +212,13 @@ class GraphAdmission(Admission):
         resolved = await self._definitions.resolved(tenant, ref, changes, remembers=remembers)
         return resolved.runnable, resolved
 
-    def _changes(self, body: Any) -> _Fields:
+    def _changes(self, body: Any) -> Fields:
         """Return the fields of the definition that the request replaces."""
         return {}
 
     async def _own_fields(
         self, body: Any, tenant: str, *, remembers: bool = True
-    ) -> tuple[_Fields, _Fields]:
+    ) -> tuple[Fields, Fields]:
         runnable, resolved = await self._runnable(body, tenant, remembers=remembers)
         graph, kind = runnable.graph, DefinitionKind(self.kind)
         require_models = partial(self._definitions.require_models, kind, graph)
@@ -315,7 +260,7 @@ class AgentAdmission(GraphAdmission):
 
     kind = RunKind.AGENT
 
-    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Return the agent, its conversation and the values of its variables."""
         return {
             "agent": agent_of(request.graph or {}),
@@ -380,7 +325,7 @@ class AgentAdmission(GraphAdmission):
         require_none(list(self._input_violations(body, runnable.graph)))
         return runnable, resolved
 
-    def _changes(self, body: Any) -> _Fields:
+    def _changes(self, body: Any) -> Fields:
         return {} if body.model is None else {"model": body.model.model_dump(exclude_unset=True)}
 
     def _violations(self, body: Any) -> Iterator[Violation]:
@@ -424,7 +369,7 @@ class ExternalAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> _Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
         overridable = {name: value for name, value in settings.items() if name != "parent"}
@@ -439,7 +384,7 @@ class ExternalAdmission(Admission):
                 message = f"Unknown model. Configured models: {names}."
                 yield Violation(f"models.{place}", message)
 
-    async def _own_fields(self, body: ExternalBody, tenant: str) -> tuple[_Fields, _Fields]:
+    async def _own_fields(self, body: ExternalBody, tenant: str) -> tuple[Fields, Fields]:
         settings = {
             "name": body.name,
             "models": body.models,
@@ -474,11 +419,18 @@ class Admissions:
         self._by_kind = {each.kind: each for each in admissions}
 
     def __getitem__(self, kind: RunKind) -> Admission:
+        """Return the admission of a kind.
+
+        Raises:
+            ProblemError: the package of the kind is not installed.
+        """
+        if kind not in self._by_kind:
+            raise invalid("kind", needs_package(KINDS[kind]))
         return self._by_kind[kind]
 
     async def new_run(
         self,
-        body: OwnBody,
+        body: RunFields,
         request: ApiRequest,
         hashed: str | None = None,
         idempotency_key: str | None = None,

@@ -4,7 +4,8 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
+from functools import cache
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -16,7 +17,6 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
@@ -33,17 +33,15 @@ from caseworker.platform.http.bodies import (
     Instant,
     Reason,
     ZoneName,
-    by_kind,
 )
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import accepted_types
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import refusal, with_suggestions, without_surplus
-from caseworker.runs.http.definition_body import AgentOrName, GraphOrName
-from caseworker.runs.http.fields import CaseInput, RunId, Seed, ToolName
+from caseworker.runs.http.fields import AgentOrName, CaseInput, GraphOrName, RunId, Seed
+from caseworker.runs.kinds import KINDS, choice_of, choice_of_kinds, needs_package
 from caseworker.runs.run import RunKind
 
-MAX_EXPECTED_TOOLS = 50
 MAX_MODELS = 100
 MAX_KEY_CHARS = 255
 
@@ -117,31 +115,53 @@ BudgetBody = Annotated[
 """Limits for a run."""
 
 
-def _kind(value: Any) -> Any:
+def checked_kind(value: Any) -> Any:
+    """Return the kind of a body, for validators.
+
+    Raises:
+        PydanticCustomError: the kind is unknown, or its package is not installed.
+    """
     if value not in list(RunKind):
-        message = "This must be one of: 'case', 'graph', 'agent' or 'external'."
+        message = f"This must be one of: {choice_of_kinds()}."
         raise refusal(message + suggestion(value, list(RunKind)))
+    if KINDS[value].package:
+        raise refusal(needs_package(KINDS[value]))
     return value
 
 
-def _of(kinds: str) -> BeforeValidator:
+def only_for(kinds: str) -> BeforeValidator:
+    """Return a validator for a field that only runs of other kinds have."""
+
     def refuse(value: Any) -> None:
         if value is not None:
-            raise refusal(
-                f"This field is only for runs of kind {kinds}. Send that kind or omit this field."
-            )
+            raise refusal(_only_for(kinds))
 
     return BeforeValidator(refuse)
 
 
-OfCases = SkipJsonSchema[Annotated[None, _of("case")]]
-OfGraphs = SkipJsonSchema[Annotated[None, _of("graph")]]
-OfAgents = SkipJsonSchema[Annotated[None, _of("agent")]]
-OfQueued = SkipJsonSchema[Annotated[None, _of("case, graph or agent, which can be queued")]]
-OfOthers = SkipJsonSchema[Annotated[None, _of("graph or agent")]]
+def _only_for(kinds: str) -> str:
+    return f"This field is only for runs of kind {kinds}. Send that kind or omit this field."
 
 
-Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
+@cache
+def _foreign_fields(body: type[BodyModel]) -> Mapping[str, str]:
+    """Return a message for each field that ``body`` lacks because only one kind of runs has it."""
+    return {
+        name: _only_for(rules.kind)
+        for rules in KINDS.values()
+        for name in rules.options
+        if name not in body.model_fields
+    }
+
+
+OfGraphs = SkipJsonSchema[Annotated[None, only_for("graph")]]
+OfAgents = SkipJsonSchema[Annotated[None, only_for("agent")]]
+_QUEUED = choice_of(
+    kind for kind, rules in KINDS.items() if not (rules.is_external or rules.package)
+)
+OfQueued = SkipJsonSchema[Annotated[None, only_for(f"{_QUEUED}, which can be queued")]]
+OfOthers = SkipJsonSchema[Annotated[None, only_for("graph or agent")]]
+
 
 NodeId = Annotated[str, Field(pattern=r"^n[0-9]{6,12}$", examples=["n000004"])]
 
@@ -171,6 +191,8 @@ class RunFields(BodyModel):
     kind: str
     contains_graph: ClassVar[bool] = False
     """Whether the body contains or names a graph or agent, and may therefore be larger."""
+    streams: ClassVar[bool] = True
+    """Whether the response may be a stream of the run's events."""
     input: Any = None
     budget: BudgetBody | None = None
     """Limits for the run."""
@@ -202,30 +224,10 @@ class RunFields(BodyModel):
     webhook: WebhookBody | None = None
     """Webhook that is called when the run ends."""
 
-
-class CaseBody(RunFields):
-    """A question to answer in a run of kind ``case``."""
-
-    kind: Annotated[Literal["case"], BeforeValidator(_kind)] = "case"
-    """Kind of the run."""
-    input: CaseInput
-    """Question to answer: UTF-8 text, limited to the configured number of characters (default
-    8192)."""
-    expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
-    """Names of tools that must be used for the answer to count as verified. GET /tools lists the
-    available ones."""
-    gold_answer: str | None = None
-    """Correct answer, used only by the verifier. No model sees it."""
-    mode: Mode | None = None
-    """Mode that determines how much the small model does before the big one is called. Defaults to
-    the configured mode. ``escalate`` is short for ``hrm_small_then_escalate``."""
-    budget: BudgetBody | None = None
-    """Limits for the run; each one defaults to the configured limit."""
-    graph: OfGraphs = None
-    agent: OfAgents = None
-    model: OfAgents = None
-    messages: OfAgents = None
-    inputs: OfOthers = None
+    @classmethod
+    def foreign_fields(cls) -> Mapping[str, str]:
+        """Return messages for fields that only runs of one other kind have."""
+        return _foreign_fields(cls)
 
 
 class GraphRunBody(RunFields):
@@ -243,9 +245,6 @@ class GraphRunBody(RunFields):
     """Input value, short for ``inputs.default``: any JSON value. Null counts as omitted."""
     budget: BudgetBody | None = None
     """Limits for the run; each one defaults to the service's ceiling."""
-    expected_tools: OfCases = None
-    gold_answer: OfCases = None
-    mode: OfCases = None
     agent: OfAgents = None
     model: OfAgents = None
     messages: OfAgents = None
@@ -281,9 +280,6 @@ class AgentRunBody(RunFields):
     """Model that replaces the agent's ``model`` completely."""
     budget: BudgetBody | None = None
     """Limits for the run; each one defaults to the service's ceiling."""
-    expected_tools: OfCases = None
-    gold_answer: OfCases = None
-    mode: OfCases = None
     graph: OfGraphs = None
 
 
@@ -315,6 +311,7 @@ class ExternalBody(RunFields):
     agent uses.
     """
 
+    streams = False
     kind: Literal["external"]
     """Kind of the run."""
     name: AgentName | None = None
@@ -339,9 +336,6 @@ class ExternalBody(RunFields):
     priority: OfQueued = None
     concurrency_key: OfQueued = None
     concurrency_limit: OfQueued = None
-    expected_tools: OfCases = None
-    gold_answer: OfCases = None
-    mode: OfCases = None
     graph: OfGraphs = None
     agent: OfAgents = None
     model: OfAgents = None
@@ -370,7 +364,7 @@ class ResumeRunBody(RunFields):
 
     from_: Annotated[FromRun, Field(alias="from")]
     """The source run, and how much of it to import."""
-    kind: Annotated[RunKind, Field(strict=False), BeforeValidator(_kind)] | None = None  # type: ignore[assignment]
+    kind: Annotated[RunKind, Field(strict=False), BeforeValidator(checked_kind)] | None = None  # type: ignore[assignment]
     """Kind of the source run."""
     input: Any = None
     """Question, or input of the graph or agent, to use instead of the source run's."""
@@ -384,20 +378,6 @@ class ResumeRunBody(RunFields):
     """Conversation to use instead of the source run's, for example with an edited message."""
     inputs: dict[str, Any] | None = None
     """Values to use instead of the source run's, by input handle or by agent variable."""
-    expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None
-    """Names of tools that must be used for the answer of a case to count as verified."""
-    gold_answer: str | None = None
-    """Correct answer of a case, used only by the verifier. No model sees it."""
-    mode: Mode | None = None
-    """Mode that determines how much the small model does before a case calls the big one."""
-    name: AgentName | None = None
-    """Name of an agent outside of the service."""
-    models: ModelNames | ModelAliases | None = None
-    """Models that an agent outside of the service may call."""
-    idle_seconds: IdleSeconds | None = None
-    """Seconds without a call or heartbeat after which an external run fails."""
-    replay: bool | None = None
-    """Whether an external run gets recorded replies."""
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -412,34 +392,17 @@ class ResumeRunBody(RunFields):
         return body
 
 
-OwnBody = CaseBody | GraphRunBody | AgentRunBody | ExternalBody
+class ExternalFields(BodyModel):
+    """Fields of an external run that resumes from another one."""
 
-_BODIES: Mapping[Any, type[OwnBody]] = by_kind(get_args(OwnBody))
-
-
-def body_of_kind(document: Any) -> OwnBody:
-    """Validate a body by the schema for its ``kind``, which defaults to ``case``.
-
-    Raises:
-        ValidationError: the body is invalid.
-    """
-    kind = document.get("kind") if isinstance(document, dict) else None
-    body = _BODIES.get(kind, CaseBody) if isinstance(kind, str) else CaseBody
-    return body.model_validate(document)
-
-
-def _of_its_kind(document: Any, _: ValidatorFunctionWrapHandler) -> OwnBody | ResumeRunBody:
-    if isinstance(document, dict) and "from" in document:
-        return ResumeRunBody.model_validate(document)
-    return body_of_kind(document)
-
-
-RunBody = Annotated[
-    CaseBody | GraphRunBody | AgentRunBody | ExternalBody | ResumeRunBody,
-    WrapValidator(_of_its_kind),
-]
-"""A run to create. ``kind`` selects the schema (default: case). With ``from``, the run resumes from
-an ended run."""
+    name: AgentName | None = None
+    """Name of an agent outside of the service."""
+    models: ModelNames | ModelAliases | None = None
+    """Models that an agent outside of the service may call."""
+    idle_seconds: IdleSeconds | None = None
+    """Seconds without a call or heartbeat after which an external run fails."""
+    replay: bool | None = None
+    """Whether an external run gets recorded replies."""
 
 
 class CancelBody(BodyModel):

@@ -94,6 +94,8 @@ RUN_NOT_FOUND = ProblemType(
     status=404,
     title="Run not found",
     detail="No run has this ID. A pending cancel request does not create a run.",
+    explanation="No run has this ID, or the run belongs to another tenant. A pending cancel of "
+    "a run that does not exist yet does not count as a run.",
 )
 RUN_CONFLICT = ProblemType(
     slug="run-conflict",
@@ -101,24 +103,35 @@ RUN_CONFLICT = ProblemType(
     title="Run ID already used for a different request",
     detail="Use another run_id, or repeat the original request unchanged. A run_id and an "
     "Idempotency-Key sent together must identify the same run.",
+    explanation="The `run_id` belongs to a run with another body or another `Idempotency-Key`, "
+    "or the `Idempotency-Key` belongs to a run with another ID. Choose another ID, or repeat "
+    "the original request unchanged.",
 )
 RUN_NOT_ENDED = ProblemType(
     slug="run-not-ended",
     status=409,
     title="Run has not ended",
     detail="Wait until the run ends or cancel it, then repeat the request.",
+    explanation="The run in `from.run_id` has not finished, so it cannot be resumed or forked. "
+    "Wait for its end, or cancel it, and send the request again.",
 )
 IDEMPOTENCY_MISMATCH = ProblemType(
     slug="idempotency-mismatch",
     status=422,
     title="Idempotency key already used for a different request",
     detail="Use a new Idempotency-Key, or repeat the original request unchanged.",
+    explanation="The `Idempotency-Key` was used before with another body. Bodies are compared "
+    "by meaning: the order of fields, white space, null for an omitted field, and the `run_id` "
+    "make no difference.",
 )
 TOO_MANY_PENDING_CANCELS = ProblemType(
     slug="too-many-pending-cancels",
     status=429,
     title="Too many pending cancel requests for unknown runs",
     detail="Check the run IDs. Pending cancel requests expire; retry later.",
+    explanation="Too many cancel requests are pending for runs that do not exist "
+    "(`cancellation.max_early_intents`). They expire automatically. The usual cause is a caller "
+    "that cancels runs with wrong IDs.",
     retry_after_seconds=60,
 )
 QUEUE_FULL = ProblemType(
@@ -126,6 +139,8 @@ QUEUE_FULL = ProblemType(
     status=429,
     title="Run queue is full",
     detail="The request was not stored. Retry it after the number of seconds in Retry-After.",
+    explanation="Too many runs wait for a worker (`admission.max_queued`). Nothing was stored. "
+    "If the queue is full, tenants with few queued runs are rejected last.",
     retry_after_seconds=2,
 )
 QUOTA_EXCEEDED = ProblemType(
@@ -133,6 +148,11 @@ QUOTA_EXCEEDED = ProblemType(
     status=429,
     title="Quota exceeded",
     detail="The request was not stored. Retry it after the number of seconds in Retry-After.",
+    explanation="A quota of the tenant is exhausted; nothing was stored. `quota` gives the "
+    "`dimension` and the used, reserved, requested and allowed amounts. Send the same request "
+    "again after `Retry-After` seconds. If a storage quota is exhausted (`stored_bytes`, "
+    "`definitions`, `threads`), first delete the records that `detail` lists. See "
+    "[quotas.md](quotas.md).",
 )
 TOO_MANY_STREAMS = ProblemType(
     slug="too-many-streams",
@@ -140,6 +160,9 @@ TOO_MANY_STREAMS = ProblemType(
     title="Too many open event streams",
     detail="Close unused streams, read the events in pages (Accept: application/json), or retry "
     "after the number of seconds in Retry-After.",
+    explanation="This process has reached its limit of open event streams. Close unused "
+    "streams, or read the events page by page: `GET /runs/{run_id}/events` with `Accept: "
+    "application/json` needs no stream. A stream ends together with its run.",
     retry_after_seconds=5,
 )
 

@@ -76,102 +76,12 @@ class RunStop(View):
     at: datetime | None = None
 
 
-class Evidence(View):
-    """A tool call made to answer a case, and its result."""
-
-    tool: str
-    args: dict[str, Any]
-    result: dict[str, Any]
-    """Result of the tool. If the tool failed, it has the key ``error``."""
-    tier: Literal["small", "big"]
-    act_step: int
-    """Number of the round in its tier, starting at 1."""
-    warning: str | None = None
-    """Reason why the action was refused and never executed; null if it was executed."""
-
-
-class TokenUsage(View):
-    """Number of tokens by type, and their cost."""
-
-    input: int
-    output: int
-    cached_input: int
-    """Number of input tokens that the provider served from its cache."""
-    reasoning: int
-    """Number of output tokens used for reasoning."""
-    cost_usd: float | None
-
-
-class TokensByTier(View):
-    """Token usage for each tier, and in total."""
-
-    small: TokenUsage
-    big: TokenUsage
-    total: TokenUsage
-
-
-class CaseCounters(View):
-    """Numbers of calls, rounds and tokens that a case used."""
-
-    llm_calls_small: int
-    llm_calls_big: int
-    tool_calls: int
-    act_steps: int
-    """Number of small-tier rounds that were followed by a decision of the gate: continue, stop or
-    escalate."""
-    tokens: TokensByTier
-
-
 class UsedModel(View):
     """A model that answered calls, with the number of those calls."""
 
     provider: str
     model: str
     calls: int
-
-
-class CaseModel(View):
-    """The configured model for a tier, and the models that actually answered."""
-
-    provider: str
-    """Name of the provider. ``offline`` is the built-in planner."""
-    model: str
-    used: list[UsedModel]
-
-
-class CaseModels(View):
-    """The models for the two tiers."""
-
-    small: CaseModel
-    big: CaseModel | None = None
-    """Model for the big tier; null if none is configured."""
-
-
-class CaseVerification(View):
-    """The verifier's findings about the answer."""
-
-    checks: dict[str, bool | None]
-    """Result of each check, by its name: true if it passed, null if it does not apply."""
-    confirmed_by: str | None
-    """Name of the independent check that confirms the answer; null if none does."""
-
-
-class CaseResult(View):
-    """The result of a case."""
-
-    answer: str | None = None
-    verified: bool | None
-    """Whether the answer is verified: all checks passed and at least one of them is independent of
-    the plan. Null if only the plan's choice of operation is unconfirmed."""
-    verification: CaseVerification
-    finish_reason: Literal["success", "budget", "big_fail"] | None
-    logs: list[dict[str, Any]]
-    """Log entries of the case agent, in order."""
-    evidence: list[Evidence]
-    artifacts: list[dict[str, Any]]
-    """Files that the tools created, each with name and URL."""
-    counters: CaseCounters
-    models: CaseModels
 
 
 class AgentError(View):

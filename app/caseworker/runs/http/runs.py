@@ -1,19 +1,33 @@
-"""Routes for runs: create, get, list, cancel and erase."""
+"""Routes for runs: create, resume, get, list, cancel and erase.
 
+A run that resumes from an ended run inherits the fields that its request omits, except deadline and
+metadata: the deadline has usually passed, and metadata describe a single run. Each limit that is
+not sent is inherited, and usage is counted from 0 again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Body, Query, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from caseworker.core.budget.budget import Budget
 from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.deadline import extend_deadline
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
-from caseworker.platform.http.problems import ATTEMPT_SUPERSEDED
+from caseworker.platform.http.problems import (
+    ATTEMPT_SUPERSEDED,
+    INVALID_REQUEST,
+    ProblemError,
+    invalid,
+    violations_of,
+)
 from caseworker.platform.http.request import (
     ApiRequest,
     PostingRoute,
@@ -21,21 +35,26 @@ from caseworker.platform.http.request import (
     for_run_keys,
     requires,
 )
-from caseworker.runs.errors import ExecutesNothingError, GraphRefusedError
-from caseworker.runs.http.admission import Admissions, request_hash
+from caseworker.runs.errors import (
+    ExecutesNothingError,
+    GraphRefusedError,
+    RunNotFoundError,
+    SourceNotEndedError,
+    SourceNotFoundError,
+)
+from caseworker.runs.http.admission import Admissions, limits_spending, request_hash
 from caseworker.runs.http.body import (
     POST_HEADERS,
     CancelBody,
-    ExternalBody,
-    OwnBody,
     ResumeRunBody,
-    RunBody,
+    RunFields,
     idempotency_key,
     wait_seconds,
     wants_stream,
 )
 from caseworker.runs.http.events import stream_accepted
 from caseworker.runs.http.fields import ExternalAccess, RunIdPath, WebhookCheck
+from caseworker.runs.http.kinds import EXAMPLES, RunBody, RunView, body_of_kind, view_of
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS, RUNS
 from caseworker.runs.http.problems import (
@@ -49,18 +68,17 @@ from caseworker.runs.http.problems import (
     rate_headers,
 )
 from caseworker.runs.http.query import CancelQuery, CancelRunsBody, RunQuery, metadata_filter
-from caseworker.runs.http.resume import completed, resumed_run, source_of
 from caseworker.runs.http.views import (
     CancelledRunsView,
     CancelReceipt,
     ExternalRun,
     Links,
+    RunDetails,
     RunPage,
-    RunView,
-    view_of,
 )
+from caseworker.runs.kinds import parent_of
 from caseworker.runs.ports import Accepted, RunFilter
-from caseworker.runs.run import Run, RunKey
+from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
 from caseworker.runs.service import RunService
 
 ANSWER_SECONDS = 2.0
@@ -69,7 +87,7 @@ ANSWER_SECONDS = 2.0
 router = api_router("runs", prefix="/runs")
 
 
-async def view_with_usage(run: Run, request: ApiRequest) -> RunView:
+async def view_with_usage(run: Run, request: ApiRequest) -> RunDetails:
     """Return the view of a run for its caller, with its usage so far."""
     runs, payloads, root = request.service(RunService), request.service(Payloads), request.root
     return await view_of(await runs.with_usage(run), root, payloads)
@@ -113,7 +131,7 @@ _NO_REASON = CancelBody()
 
 @for_run_keys
 async def post_run(
-    body: Annotated[RunBody, Body(openapi_examples=RUNS)], request: ApiRequest
+    body: Annotated[RunBody, Body(openapi_examples={**EXAMPLES, **RUNS})], request: ApiRequest
 ) -> Response:
     """Create a run; it is durable when the response is sent.
 
@@ -130,15 +148,17 @@ async def post_run(
         if isinstance(parented, Response):
             return parented
         body = parented
-    if wants_stream(request.headers) and not isinstance(body, ExternalBody):
+    if wants_stream(request.headers) and body.streams:
         return await stream_accepted(partial(_accepted, body, request), request, opens=True)
     try:
         accepted = await _accepted(body, request)
     except ExecutesNothingError:
         return await access.elsewhere(request, await request.body())
-    if isinstance(body, ExternalBody) and body.parent is not None:  # before its key is used
+    if (parent_id := parent_of(accepted.run.request)) is not None:
+        # The parent records its child before the client gets the key of the child. A crash before
+        # this leaves a child without a key, so it can cost nothing; the repeated request adopts it.
         child = accepted.run.key
-        parent = RunKey(child.tenant, body.parent.run_id)
+        parent = RunKey(child.tenant, parent_id)
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
     run = await awaited(request, accepted.run, wait)
@@ -257,7 +277,7 @@ async def erase_run(run_id: RunIdPath, request: ApiRequest) -> None:
     await request.service(RunService).erase(RunKey(request.caller.tenant, run_id))
 
 
-async def _accepted(body: OwnBody | ResumeRunBody, request: ApiRequest) -> Accepted:
+async def _accepted(body: RunFields, request: ApiRequest) -> Accepted:
     key = idempotency_key(request.headers)
     if body.webhook is not None:
         await request.service(WebhookCheck).require_secret(request.caller.tenant)
@@ -292,7 +312,7 @@ async def _accepted_from(
 
 
 async def _accepted_before(
-    body: OwnBody | ResumeRunBody, request: ApiRequest, hashed: str, key: str | None
+    body: RunFields, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted | None:
     """Return the run that this request created before, without resolving its references again."""
     if body.run_id is None and key is None:
@@ -323,7 +343,7 @@ def answer_of(
 async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     """Wait up to ``wait`` seconds for a run to end, and return its current state.
 
-    If ``wait`` is None, the run is returned as it is.
+    Return ``run`` unchanged if ``wait`` is None or the database becomes unavailable.
 
     Raises:
         AccessRefusedError, ProblemError: the caller's credential became invalid during the wait.
@@ -337,3 +357,67 @@ async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     except StoreUnavailableError:
         return run
     return later
+
+
+async def source_of(body: ResumeRunBody, tenant: str, runs: RunService) -> Run:
+    """Return the run from which the requested run resumes.
+
+    Raises:
+        SourceNotFoundError: the source run does not exist.
+        SourceNotEndedError: the source run has not ended.
+        ProblemError: the body specifies another kind.
+    """
+    run_id = body.from_.run_id
+    try:
+        source = await runs.get(RunKey(tenant, run_id))
+    except RunNotFoundError:
+        raise SourceNotFoundError(run_id) from None
+    if not source.finished:
+        raise SourceNotEndedError(run_id)
+    if body.kind not in (None, source.kind.value):
+        message = f"The source run is of kind {source.kind.value}. Send the same kind or omit it."
+        raise invalid("kind", message)
+    return source
+
+
+def completed(body: ResumeRunBody, source: RunRequest, fields: Mapping[str, Any]) -> RunFields:
+    """Return an equivalent body without ``from``, with omitted fields copied from the source run.
+
+    ``fields`` are those fields of the source run that only its kind has.
+
+    Raises:
+        ProblemError: a field is invalid or does not belong to runs of this kind.
+    """
+    fields_of_body = {name: value for name, value in body.document.items() if value is not None}
+    del fields_of_body["from"]
+    about = {"kind": source.kind.value, "seed": source.seed, "timezone": source.timezone}
+    inherited = {name: it for name, it in {**about, **fields}.items() if it is not None}
+    if "messages" in fields_of_body:
+        inherited.pop("input", None)
+    try:
+        return body_of_kind(inherited | fields_of_body)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False)
+        raise ProblemError(INVALID_REQUEST, violations=violations_of(errors)) from None
+
+
+def resumed_run(new: NewRun, body: ResumeRunBody, source: RunRequest, ceiling: Budget) -> NewRun:
+    """Return ``new`` as a run that resumes from the source run and inherits omitted limits.
+
+    ``ceiling`` caps the limits. ``source`` is the request of the source run.
+    """
+    requested_budget, request = body.budget, new.request
+    budget = source.budget if requested_budget is None else requested_budget.over(source.budget)
+    prices_asked = requested_budget is not None and "max_cost_usd" in requested_budget.sent_names
+    requires_prices = request.requires_prices if prices_asked else source.requires_prices
+    source_ref = body.from_
+    request = replace(
+        request,
+        budget=budget.merged_with(ceiling),
+        requires_prices=requires_prices,
+        limits_spending=source.limits_spending or limits_spending(requested_budget),
+        definition_ref=(request if body.graph or body.agent else source).definition_ref,
+        source=RunSource(source_ref.run_id, source_ref.until),
+        chat=source.chat,
+    )
+    return replace(new, request=request)

@@ -1,27 +1,23 @@
 """API schemas for runs and cancel receipts."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema
-from typing_extensions import TypeAliasType
 
-from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.payloads import Payloads
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.platform.http.bodies import DocumentedAs, View, by_kind
+from caseworker.platform.http.bodies import DocumentedAs, View
 from caseworker.platform.paging import Page
 from caseworker.runs.http.result_views import (
     AgentResult,
-    CaseResult,
     ExternalResult,
     GraphResult,
     RunStop,
     Usage,
 )
-from caseworker.runs.kinds import external_name, parent_of
+from caseworker.runs.kinds import external_name
 from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus
 from caseworker.runs.run import CallRecord, DefinitionRef, Run, RunKind, RunStatus
 
@@ -190,14 +186,6 @@ class RunDetails(RunSummary):
     """Further inputs of a graph or agent, by handle, shown under the same rules as ``input``."""
 
 
-class CaseRun(RunDetails):
-    """A run of a case, with its result."""
-
-    kind: Literal[RunKind.CASE]
-    result: Annotated[dict[str, Any], DocumentedAs(CaseResult)] | None
-    """Result of the case; partial if the run ended early, null before there is one."""
-
-
 class GraphRun(RunDetails):
     """A run of a graph, with its result."""
 
@@ -243,43 +231,12 @@ class ExternalRun(RunDetails):
     """Access of this attempt; null for other requests and after the end of the run."""
 
 
-RunView = TypeAliasType(
-    "RunView",
-    Annotated[
-        CaseRun | GraphRun | AgentRun | ExternalRun,
-        Field(discriminator="kind", description="A run with its status and result."),
-    ],
-)
-
-AnyRun = CaseRun | GraphRun | AgentRun | ExternalRun
-
-_VIEWS: Mapping[str, type[AnyRun]] = by_kind(get_args(AnyRun))
-
-
 _UNCHANGED = tuple(name for name in RunSummary.model_fields if name in Run.__dataclass_fields__)
-"""Fields of a run that its views show under the same name; :func:`_members` converts some."""
+"""Fields of a run that its views show under the same name; :func:`members_of` converts some."""
 
 
-async def view_of(run: Run, root: str, payloads: Payloads) -> AnyRun:
-    """Return the view of a run for its kind.
-
-    ``root`` is the path prefix for its URLs; ``payloads`` shows its inputs as configured.
-    """
-    inputs = dict(run.request.inputs)
-    input_ = inputs.pop(DEFAULT_HANDLE, None) or run.request.input or None
-    displayed: Sequence[Any] = [input_, inputs or None]
-    if inputs or (input_ is not None and not (isinstance(input_, str) and len(input_) < _SHORT)):
-        # Redacting a long text would block the event loop.
-        displayed = await asyncio.to_thread(lambda: [*map(payloads.display, displayed)])
-    elif input_ is not None:
-        displayed = payloads.display(input_), None
-    members = _members(run, root)
-    if run.kind is RunKind.EXTERNAL:
-        members["parent_run_id"] = parent_of(run.request)
-    return _VIEWS[run.kind](**members, input=displayed[0], inputs=displayed[1], result=run.result)
-
-
-def _members(run: Run, root: str) -> dict[str, Any]:
+def members_of(run: Run, root: str) -> dict[str, Any]:
+    """Return the fields of a summary of a run, without its input."""
     ref, source = run.request.definition_ref, run.request.source
     if (name := external_name(run.request)) is not None:
         ref = DefinitionRef(name, kind=DefinitionKind.AGENT)
@@ -317,7 +274,7 @@ class RunPage(View):
         """
         runs = [
             RunSummary(
-                **_members(run, root),
+                **members_of(run, root),
                 input=payloads.beginning(run.request.input, LISTED_INPUT_CHARS),
             )
             for run in page.items

@@ -8,6 +8,8 @@ write failed or was not confirmed are included in the next write.
 One write is in flight at a time; concurrent callers share the next one. So no change is stored
 before the changes that caused it, even if steps run in parallel. Changes that are recorded without
 an ``await`` in between are stored together.
+
+See docs/internals.md, "The journal and its barrier".
 """
 
 import asyncio
@@ -113,8 +115,9 @@ class RunJournal:
     ) -> None:
         """Open the journal of a claimed run.
 
-        ``earlier`` is the journal of previous executions. ``permitted_at`` is the time, on
-        ``clock``, at which the claim was sent or answered.
+        ``earlier`` is the journal of previous executions. ``permitted_at`` is a reading of
+        ``clock`` from before the claim statement was sent; a later reading would make the
+        permission look fresher than it is.
         """
         self._run = run
         self._graph = graph

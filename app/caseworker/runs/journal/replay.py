@@ -2,6 +2,8 @@
 
 The ExecutionGraph is rebuilt from the journal. Nodes that were open when the worker was lost are
 closed. All earlier costs are restored; a lost call counts with its estimate.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio

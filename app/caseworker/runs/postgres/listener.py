@@ -1,4 +1,7 @@
-"""Receives Postgres notifications that any process sent."""
+"""Receives Postgres notifications that any process sent.
+
+See docs/internals.md, "The journal and its barrier".
+"""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable

@@ -1,4 +1,7 @@
-"""Adds jobs to the queue, in the transaction that stores the work; any free worker takes them."""
+"""Adds jobs to the queue, in the transaction that stores the work; any free worker takes them.
+
+See docs/internals.md, "Recovery".
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,4 +1,7 @@
-"""Converts rows of runs to domain objects and back, and encodes cursors."""
+"""Converts rows of runs to domain objects and back, and encodes cursors.
+
+See docs/internals.md, "One row decides".
+"""
 
 import base64
 import binascii
@@ -17,6 +20,7 @@ from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.paging import Page
 from caseworker.runs.errors import InvalidRunError
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.postgres.tables import CALLER_JSON, runs
 from caseworker.runs.run import (
     CancelRequest,
@@ -36,11 +40,11 @@ Row = Mapping[str, Any] | RowMapping
 Position = TypeVar("Position")
 Item = TypeVar("Item")
 
-_REQUEST = (
-    *("kind", "input", "expected_tools", "gold_answer", "mode", "seed", "timezone"),
-    "requires_prices",
-)
+_REQUEST = ("kind", "input", "seed", "timezone", "requires_prices")
 """Fields that every request has and that are stored unchanged."""
+_OPTIONS = {name: usual for rules in KINDS.values() for name, usual in rules.options.items()}
+"""Fields of one kind, with the values that requests of other kinds store."""
+_CONVERTED = {"graph_ref", *_OPTIONS}
 _LIMITS = tuple(Budget.__dataclass_fields__)
 
 ACCEPTED_COLUMNS: Mapping[str, Callable[[NewRun], Any]] = {
@@ -144,6 +148,7 @@ def decode_cursor(list_name: str, cursor: str, read: Callable[[Any], Position]) 
 def request_to_json(request: RunRequest) -> dict[str, Any]:
     """Convert a request to its stored form, a JSON object."""
     stored = {name: getattr(request, name) for name in _REQUEST}
+    stored |= {**_OPTIONS, **request.options}
     if not request.limits_spending:
         # The previous release refuses unknown fields. It reads a number like a truth value.
         stored["requires_prices"] = int(request.requires_prices)
@@ -189,7 +194,11 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
             ref, kind = chat[other], other
     read = {
         "kind": RunKind(stored["kind"]),
-        "expected_tools": tuple(stored["expected_tools"]),
+        "options": {
+            name: stored[name]
+            for name, usual in KINDS[stored["kind"]].options.items()
+            if stored[name] != usual
+        },
         "budget": Budget(**limits),
         "requires_prices": bool(requires_prices),
         "limits_spending": isinstance(requires_prices, bool),
@@ -200,7 +209,7 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
         "chat": ChatInput.of_json(chat) if chat else None,
         "models": tuple(stored["models"]) if "models" in stored else None,
     }
-    fields = {name: stored[name] for name in stored if name != "graph_ref"}
+    fields = {name: stored[name] for name in stored if name not in _CONVERTED}
     return RunRequest(**{**fields, **read})
 
 

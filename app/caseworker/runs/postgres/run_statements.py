@@ -6,6 +6,8 @@ takes its rows as one JSON document, so one prepared statement serves all batch 
 
 Runs are looked up one by one with LATERAL. For a join, the planner would not know the batch size.
 It would keep scanning the whole table if the table was small when the plan was made.
+
+See docs/internals.md, "One row decides".
 """
 
 from caseworker.core.budget.accounts import TENANT
@@ -140,7 +142,11 @@ A stored event does not change, except that its text is removed once a call cont
 
 
 def _written_by(owner: str) -> str:
-    """Return the CTEs that write calls and events of the runs in ``owner``."""
+    """Return the CTEs that write calls and events of the runs in ``owner``.
+
+    The join makes each row depend on the fencing token: rows of a run that another worker owns by
+    now are dropped, although they are in the same batch.
+    """
     join = f"JOIN {owner} USING (tenant_id, run_id, fence)"
     calls = _WRITE_CALLS.format(calls=f"{_CALLS} {join}")
     events = _WRITE_EVENTS.format(events=f"{_EVENTS} {join}")
@@ -260,6 +266,12 @@ def _cost(usage: str = "usage") -> str:
 
 
 def _finish(statuses: str, charged: str) -> str:
+    """Return the statement that ends runs with one of ``statuses``.
+
+    A row that another transaction has locked, such as a DELETE request, is skipped, so that it does
+    not delay the other runs of the batch. The group commit looks up the state of each skipped run
+    and writes it again. A run whose cancel request was stored first ends only as cancelled.
+    """
     return f"""
 WITH ended AS MATERIALIZED (
     SELECT * FROM json_to_recordset(%s::json) AS e(
@@ -330,19 +342,20 @@ worker or has ended."""
 
 CLAIM = """
 SELECT * FROM caseworker_claim(
-    %s, %s::integer, %s::text, %s::text, %s::text[], true, %s::boolean
+    %s, %s::integer, %s::text, %s::text, %s::text[], true, %s::boolean, %s::text[]
 )
 """
 """Claim the next queued run, or a given one, unless it has to wait.
 
-The last parameter is false to claim no suspects of a death, and null to claim any run.
+The last parameters are false to claim no suspects of a death, and null to claim any run; and the
+kinds of runs to claim, null for all kinds.
 
 The next run belongs to the tenant with the fewest running runs, among the 16 tenants that were
 served longest ago. Of the tenant's runs, the highest priority comes first, then the oldest. A run
 waits until its start time, and while its tenant or its concurrency key is at its limit.
 """
 
-CLAIM_SUSPECT = "SELECT * FROM caseworker_claim_suspect(%s, %s::integer)"
+CLAIM_SUSPECT = "SELECT * FROM caseworker_claim_suspect(%s, %s::integer, %s::text[])"
 """Claim the next suspect of a death, unless two are being executed already, in any process."""
 
 DEATHS = """
@@ -397,6 +410,11 @@ FROM (SELECT %s::boolean AS counted) AS attempt
 WHERE tenant_id = %s AND run_id = %s AND fence = %s AND status IN {OWNED}
 RETURNING status, queued_at
 """  # noqa: S608
+"""Return a run to the queue, if this worker still owns it.
+
+An execution that does not count is taken back from ``attempts``; one that counts is also a loss.
+The transaction stores the last calls and events, and a job for the run.
+"""
 
 _PAUSE = """make_interval(secs => CASE
         WHEN runs.cancel_requested_at IS NOT NULL THEN 0

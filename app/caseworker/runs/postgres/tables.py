@@ -1,20 +1,19 @@
 """The tables of runs, and helpers for the tables of features.
 
 Only columns are listed, for building queries; migrations define constraints and indexes.
+
+See docs/internals.md, "One row decides".
 """
 
 from typing import Any, Final
 
 from sqlalchemy import (
     JSON,
-    BigInteger,
     Boolean,
     Column,
     ColumnElement,
-    Date,
     DateTime,
     Double,
-    Identity,
     Integer,
     MetaData,
     Numeric,
@@ -124,45 +123,6 @@ workers = Table(
     Column("address", JSONB),
 )
 
-definitions = Table(
-    "definitions",
-    metadata,
-    Column("tenant_id", Text, primary_key=True),
-    Column("kind", Text, primary_key=True),
-    Column("name", Text(collation="C"), primary_key=True),
-    Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("description", Text),
-    Column("definition", JSON),
-    Column("uses", JSONB, nullable=False),
-    Column("sha256", Text, nullable=False),
-    Column("size_bytes", Integer, nullable=False),
-    Column("created_at", INSTANT, nullable=False),
-)
-"""Versions of graphs and agents. A deleted version keeps its row, without the content, so that its
-number is not used again."""
-
-approvals = Table(
-    "approvals",
-    metadata,
-    *run_key(),
-    Column("approval_id", Text, primary_key=True),
-    *columns(Text, "node_id call_key subject message", nullable=False),
-    *columns(JSON, "arguments", nullable=False),
-    *columns(JSON(none_as_null=True), "schema changed_arguments"),
-    *columns(INSTANT, "requested_at expires_at", nullable=False),
-    *columns(Text, "decision decided_by reason"),
-    *columns(INSTANT, "decided_at"),
-    *columns(Boolean, "run_ended"),
-)
-"""Questions. ``run_ended`` is true if the run ended before a decision: the index of open questions
-leaves them out. The previous release leaves it null."""
-
-stored_runs = Table(
-    "stored_runs", metadata, *run_key(), Column("bytes", BigInteger, nullable=False)
-)
-"""Size in bytes stored for each run, without its files. Triggers add up the sizes per tenant in the
-table ``stored``."""
-
 deaths = Table(
     "deaths",
     metadata,
@@ -177,54 +137,3 @@ deaths = Table(
 ``calls`` are the names of the functions that a run executed. A ``suspect`` is executed alone in a
 process until one of them has ended.
 """
-
-account_holds = Table(
-    "account_holds",
-    metadata,
-    *run_key(),
-    Column("seq", Integer, primary_key=True, autoincrement=False),
-    Column("attempt", Integer, primary_key=True, autoincrement=False),
-    Column("account", Text, primary_key=True),
-    Column("period", Date, nullable=False),
-    Column("cost_usd", Numeric, nullable=False),
-    Column("tokens", BigInteger, nullable=False),
-)
-"""What calls in flight have reserved in accounts. A run that has ended has no rows."""
-
-run_costs = Table(
-    "run_costs",
-    metadata,
-    *run_key(),
-    Column("part", Integer, primary_key=True, autoincrement=False),
-    Column("created_at", INSTANT, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("seconds", Double),
-    *columns(Text, "stop_kind stop_detail agent model"),
-    *columns(Boolean, "of_model summed", nullable=False),
-    *columns(BigInteger, "llm_calls tokens", nullable=False),
-    *columns(Numeric, "cost_usd cost_usd_estimated", nullable=False),
-)
-"""Costs of runs that have ended, by model; see :mod:`caseworker.features.spend.postgres.costs`."""
-
-cost_sums = Table(
-    "cost_sums",
-    metadata,
-    Column("tenant_id", Text, primary_key=True),
-    Column("span", Text, primary_key=True),
-    Column("start", INSTANT, primary_key=True),
-    Column("seq", BigInteger, Identity(always=True), primary_key=True),
-    *columns(Text, "status", nullable=False),
-    *columns(Text, "stop_kind stop_detail agent model"),
-    *columns(Boolean, "of_model merged", nullable=False),
-    *columns(BigInteger, "runs parts llm_calls tokens", nullable=False),
-    *columns(Numeric, "cost_usd cost_usd_estimated", nullable=False),
-)
-"""Sums of ``run_costs`` by hour and day in UTC, as rows that are added up."""
-
-cost_backfill = Table(
-    "cost_backfill",
-    metadata,
-    Column("tenant_id", Text, primary_key=True),
-    Column("before", INSTANT, nullable=False),
-)
-"""Tenants whose runs accepted before a time may lack rows in ``run_costs``."""

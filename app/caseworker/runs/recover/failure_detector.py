@@ -11,6 +11,8 @@ also treated as a failed heartbeat.
 A worker without a connection may also be alive but get none, for example because the server has too
 many clients. While a worker misses heartbeats, the caller therefore opens a connection before each
 read. If that fails, every worker gets the long timeout as well.
+
+See docs/internals.md, "Recovery".
 """
 
 from collections.abc import Mapping
@@ -40,12 +42,12 @@ LONG_LOOK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """A worker that has sent no heartbeat for a while."""
+    """A worker that missed ``MISSED_BEATS`` heartbeats."""
 
     worker_id: str
     beat_at: datetime
     """Time of the worker's last heartbeat, on the database's clock."""
-    surely: bool
+    exceeded_stale_timeout: bool
     """Whether the worker counts as dead even if it still holds a database connection."""
 
 
@@ -107,7 +109,7 @@ class SilenceWatch:
         quick = MISSED_BEATS * self.interval_seconds + LOOKS_TO_RETURN * took
         silent_seconds = self.stale_seconds if ended < self._patient_until else quick
         return [
-            Silent(worker_id, beat, surely=seconds >= self.stale_seconds)
+            Silent(worker_id, beat, exceeded_stale_timeout=seconds >= self.stale_seconds)
             for worker_id, (beat, seconds) in self._silence.items()
             if seconds >= min(silent_seconds, self.stale_seconds)
         ]

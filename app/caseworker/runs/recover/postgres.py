@@ -11,6 +11,8 @@ workers count as silent.
 Recovery never waits for a row lock, so it disturbs neither other recoveries nor live workers. Rows
 that are locked now are checked again next time. A worker that was only frozen has lost its runs
 when it resumes: the fencing token of the next claim rejects its writes.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio
@@ -34,13 +36,13 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, Pool, transaction
 from caseworker.platform.postgres.locks import HOLD_WORKER_LIFE, TRY_WORKER_LIFE
 from caseworker.runs.execute.postgres.runs import halt_overdue, stopped_started
-from caseworker.runs.execute.queue.work_search import Search, look_statement
 from caseworker.runs.observers import RunObservers
 from caseworker.runs.ports import Beat
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
 from caseworker.runs.recover.failure_detector import SilenceWatch, Silent
+from caseworker.runs.recover.heartbeat import Search, look_statement
 from caseworker.runs.run import RunKey
 
 log = structlog.get_logger(__name__)
@@ -433,7 +435,7 @@ async def take_lost(
     judged = (
         [each.worker_id for each in silent],
         [each.beat_at for each in silent],
-        [each.surely for each in silent],
+        [each.exceeded_stale_timeout for each in silent],
     )
     dead = list((await connection.exec_driver_sql(DEAD_WORKERS, judged)).scalars())
     taking = {

@@ -1,4 +1,7 @@
-"""The calendar tool's operations by name, and their arguments with the current time and zone."""
+"""Registry of the calendar tool's operations.
+
+Parses their arguments relative to the current time and zone.
+"""
 
 import calendar
 from collections.abc import Callable, Mapping

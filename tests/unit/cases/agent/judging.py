@@ -14,7 +14,9 @@ NOW = datetime(2025, 9, 8, tzinfo=UTC)
 FAILED: ToolResult = {"error": "division by zero", "code": "division_by_zero"}
 
 
-def found(tool: str, result: Mapping[str, Any], step: int = 1, number: int = 1) -> CaseEvidence:
+def evidence_of(
+    tool: str, result: Mapping[str, Any], step: int = 1, number: int = 1
+) -> CaseEvidence:
     """Return a piece of evidence."""
     return CaseEvidence(
         number=number, tier=Tier.SMALL, act_step=step, tool=tool, args={}, result=dict(result)
@@ -36,7 +38,7 @@ def judged(
     return verify(
         case_of(question="?", timezone="UTC", now=NOW, **case),
         evidence,
-        recompute=lambda found: again if found.tool == "calculator" else None,
-        agrees=lambda found: agrees,
+        recompute=lambda item: again if item.tool == "calculator" else None,
+        agrees=lambda item: agrees,
         same=comparison.same,
     )

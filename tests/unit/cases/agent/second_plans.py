@@ -5,7 +5,7 @@ from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from tests.support.limits import case_defaults
-from tests.unit.cases.agent.world import CaseRun, Reply, world
+from tests.unit.cases.agent.world import CaseRun, Reply, case_run
 
 DEFAULTS = case_defaults(second_plan="auto")
 
@@ -24,7 +24,7 @@ def expression(text: str) -> tuple[str, dict[str, Any]]:
 
 def checked(*small: Reply, **settings: Any) -> CaseRun:
     """Return a world whose cases need their operation confirmed."""
-    return world(list(small), **{"defaults": DEFAULTS, **settings})
+    return case_run(list(small), **{"defaults": DEFAULTS, **settings})
 
 
 def operation(result: dict[str, Any]) -> bool | None:

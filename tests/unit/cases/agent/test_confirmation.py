@@ -12,14 +12,14 @@ from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from caseworker_cases.agent.evidence import compose
 from caseworker_cases.agent.verifier import Check, Comparison, verify
 from tests.support.limits import case_of
-from tests.unit.cases.agent.judging import NOW, found, judged
-from tests.unit.cases.agent.world import plan, result_of, world
+from tests.unit.cases.agent.judging import NOW, evidence_of, judged
+from tests.unit.cases.agent.world import case_run, plan, result_of
 
 
 @pytest.mark.req("002/6.1")
 def test_nothing_is_verified_that_nothing_independent_confirms(comparison: Comparison) -> None:
     """Recomputing a deterministic tool gives the same result and does not confirm the answer."""
-    evidence = found("weather", {"value": "12"})
+    evidence = evidence_of("weather", {"value": "12"})
 
     verdict = judged(comparison, evidence, again={"value": "12"}, agrees=None)
 
@@ -43,7 +43,7 @@ def test_the_check_that_confirms_an_answer_is_named(
     comparison: Comparison, agrees: bool | None, case: dict[str, Any], confirmed_by: Check | None
 ) -> None:
     """The strongest check confirms the answer; a single failed check prevents that."""
-    verdict = judged(comparison, found("calculator", {"value": "1"}), agrees=agrees, **case)
+    verdict = judged(comparison, evidence_of("calculator", {"value": "1"}), agrees=agrees, **case)
 
     assert verdict.confirmed_by is confirmed_by
     assert verdict.verified is (confirmed_by is not None)
@@ -51,10 +51,10 @@ def test_the_check_that_confirms_an_answer_is_named(
 
 def test_what_a_planner_says_in_its_own_words_is_not_confirmed(comparison: Comparison) -> None:
     """A written answer needs a tool with the same result, or the expected tool's numbers."""
-    calculated = found("calculator", {"value": "1234.5"})
+    calculated = evidence_of("calculator", {"value": "1234.5"})
 
     def confirmed(text: str, **case: Any) -> Check | None:
-        written = found("respond", {"answer": text}, step=2, number=2)
+        written = evidence_of("respond", {"answer": text}, step=2, number=2)
         return judged(comparison, calculated, written, **case).confirmed_by
 
     expected: dict[str, Any] = {"expected_tools": ("calculator",)}
@@ -67,16 +67,16 @@ def test_what_a_planner_says_in_its_own_words_is_not_confirmed(comparison: Compa
 
 def test_what_an_answer_was_made_of_must_be_confirmed_too(comparison: Comparison) -> None:
     """Every result that the answer was computed from must be confirmed, not only the last one."""
-    days = replace(found("calendar", {"value": "7"}), used=True)
-    product = found("calculator", {"value": "343"}, number=2)
+    days = replace(evidence_of("calendar", {"value": "7"}), used=True)
+    product = evidence_of("calculator", {"value": "343"}, number=2)
 
     def confirmed(ways: Mapping[str, bool | None]) -> Check | None:
         case = case_of(question="?", timezone="UTC", now=NOW)
         return verify(
             case,
             (days, product),
-            recompute=lambda found: None,
-            agrees=lambda found: ways[found.tool],
+            recompute=lambda item: None,
+            agrees=lambda item: ways[item.tool],
             same=comparison.same,
         ).confirmed_by
 
@@ -105,7 +105,7 @@ async def test_a_tool_that_answers_another_question_verifies_nothing() -> None:
     replies = [plan(("weather", {"city": "Paris"}))] * 3
     cases: list[dict[str, Any]] = [{}, {"expected_tools": ["weather"]}]
     for case in cases:
-        here = world(
+        here = case_run(
             replies,
             more_tools=[Weather()],
             recomputed=[Weather()],

@@ -8,7 +8,7 @@ from caseworker.core.budget.budget import Dimension
 from caseworker.tools.ports import ToolResult, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
-from tests.unit.cases.agent.world import Source, calculate, plan, result_of, world
+from tests.unit.cases.agent.world import Source, calculate, case_run, plan, result_of
 
 BUSY = failure("The source is busy.", "source_unavailable")
 
@@ -20,7 +20,7 @@ BUSY = failure("The source is busy.", "source_unavailable")
 )
 def test_every_attempt_of_a_tool_is_counted(results: list[ToolResult], attempts: int) -> None:
     """Each attempt of a tool counts, in the result and in the budget."""
-    here = world(
+    here = case_run(
         [plan(("source", {}), calculate("6 * 7"))],
         more_tools=[Source(*results)],
         tool_retry=retry_policy(),
@@ -37,7 +37,7 @@ def test_every_attempt_of_a_tool_is_counted(results: list[ToolResult], attempts:
 async def test_what_other_steps_of_the_run_call_is_none_of_the_cases_calls() -> None:
     """Tool calls of other steps count for the shared limit, not for the case."""
     others: dict[Dimension, Any] = {Dimension.TOOL_CALLS: 3}
-    here = world([plan(calculate("6 * 7"))], used_by_others=others)
+    here = case_run([plan(calculate("6 * 7"))], used_by_others=others)
 
     result = result_of(await here.run())
 

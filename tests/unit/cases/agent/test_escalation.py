@@ -9,12 +9,12 @@ from caseworker_cases.agent.node import CaseFailedError
 from tests.unit.cases.agent.world import (
     calculate,
     cannot,
+    case_run,
     decisions,
     events,
     plan,
     provider_down,
     result_of,
-    world,
 )
 
 WRONG = plan(calculate("1 / 0"))
@@ -24,7 +24,7 @@ RIGHT = plan(calculate("6 * 7"))
 @pytest.mark.req("002/3.3", "002/4.5", "002/8.4", "002/13.3")
 async def test_the_big_tier_has_a_second_attempt_that_is_told_what_was_wrong() -> None:
     """The prompt of the second big attempt contains the previous plan and its failure."""
-    here = world([cannot()], big=[WRONG, RIGHT])
+    here = case_run([cannot()], big=[WRONG, RIGHT])
 
     result = result_of(await here.run())
 
@@ -37,7 +37,7 @@ async def test_the_big_tier_has_a_second_attempt_that_is_told_what_was_wrong() -
 @pytest.mark.req("002/8.4")
 async def test_the_first_big_attempt_is_told_how_the_small_tier_failed() -> None:
     """The first big attempt's prompt contains the small tier's last plan and its failure."""
-    here = world([WRONG], big=[RIGHT])
+    here = case_run([WRONG], big=[RIGHT])
 
     await here.run(mode="fallback_only")
 
@@ -48,7 +48,7 @@ async def test_the_first_big_attempt_is_told_how_the_small_tier_failed() -> None
 @pytest.mark.req("002/3.4", "002/17.1")
 async def test_a_big_tier_that_fails_twice_fails_the_case_with_big_fail() -> None:
     """After two failed big attempts the step fails with big_fail and keeps its evidence."""
-    here = world([cannot()], big=[WRONG, WRONG, RIGHT])
+    here = case_run([cannot()], big=[WRONG, WRONG, RIGHT])
 
     outcome = await here.run()
 
@@ -65,7 +65,7 @@ async def test_a_big_tier_that_fails_twice_fails_the_case_with_big_fail() -> Non
 
 async def test_a_wrong_answer_of_the_big_tier_is_shown_but_not_verified() -> None:
     """A wrong answer of the big tier is returned as unverified."""
-    here = world([cannot()], big=[plan(calculate("6 * 8")), plan(calculate("6 * 9"))])
+    here = case_run([cannot()], big=[plan(calculate("6 * 8")), plan(calculate("6 * 9"))])
 
     result = result_of(await here.run(gold_answer="42"))
 
@@ -78,7 +78,7 @@ async def test_a_wrong_answer_of_the_big_tier_is_shown_but_not_verified() -> Non
 
 async def test_a_big_planner_that_gives_up_is_not_asked_again() -> None:
     """A big planner that replies ``cannot`` gets no second attempt."""
-    here = world([cannot()], big=[cannot()])
+    here = case_run([cannot()], big=[cannot()])
 
     outcome = await here.run()
 
@@ -89,7 +89,7 @@ async def test_a_big_planner_that_gives_up_is_not_asked_again() -> None:
 @pytest.mark.req("002/13.5")
 async def test_a_big_provider_that_is_down_has_its_second_attempt_too() -> None:
     """A failing big provider gets a second attempt; then the case fails with big_fail."""
-    here = world([provider_down()], big=[provider_down(), provider_down()])
+    here = case_run([provider_down()], big=[provider_down(), provider_down()])
 
     result = result_of(await here.run())
 
@@ -105,8 +105,8 @@ async def test_a_big_provider_that_is_down_has_its_second_attempt_too() -> None:
 @pytest.mark.req("002/13.5")
 async def test_the_end_of_a_case_names_the_failure_of_its_provider() -> None:
     """The reason has the provider's error, whether or not there is a big tier to escalate to."""
-    failed = await world([provider_down()], big=[provider_down(), provider_down()]).run()
-    halted = await world([provider_down()], budget=Budget(max_llm_calls_big=0)).run()
+    failed = await case_run([provider_down()], big=[provider_down(), provider_down()]).run()
+    halted = await case_run([provider_down()], budget=Budget(max_llm_calls_big=0)).run()
 
     told = "The last planner gave no reply. The provider refused."
     assert str(failed.error) == f"No verified answer after 2 attempts on the big tier. {told}"
@@ -118,7 +118,7 @@ async def test_the_end_of_a_case_names_the_failure_of_its_provider() -> None:
 @pytest.mark.req("002/2.2")
 async def test_big_reprompts_count_and_use_up_the_second_attempt() -> None:
     """A reprompt of the big tier counts as a call; without calls left, the case fails."""
-    here = world([cannot()], big=["no plan", WRONG, RIGHT], budget=Budget(max_llm_calls_big=2))
+    here = case_run([cannot()], big=["no plan", WRONG, RIGHT], budget=Budget(max_llm_calls_big=2))
 
     outcome = await here.run()
 
@@ -130,8 +130,8 @@ async def test_one_big_call_is_one_attempt() -> None:
     """With one big call allowed, its single attempt decides the case."""
     budget = Budget(max_llm_calls_big=1)
 
-    failed = await world([cannot()], big=[WRONG, RIGHT], budget=budget).run()
-    solved = await world([cannot()], big=[RIGHT], budget=budget).run()
+    failed = await case_run([cannot()], big=[WRONG, RIGHT], budget=budget).run()
+    solved = await case_run([cannot()], big=[RIGHT], budget=budget).run()
 
     assert isinstance(failed.error, CaseFailedError)
     assert result_of(solved)["verified"] is True
@@ -139,7 +139,7 @@ async def test_one_big_call_is_one_attempt() -> None:
 
 async def test_nothing_escalates_to_a_big_tier_that_may_not_be_asked() -> None:
     """Without big calls in the budget, the run ends with that limit instead of escalating."""
-    here = world([cannot()], budget=Budget(max_llm_calls_big=0))
+    here = case_run([cannot()], budget=Budget(max_llm_calls_big=0))
 
     outcome = await here.run()
 
@@ -151,7 +151,7 @@ async def test_nothing_escalates_to_a_big_tier_that_may_not_be_asked() -> None:
 
 async def test_the_small_tier_never_draws_on_the_calls_of_the_big_one() -> None:
     """Small calls do not reduce the big tier's call limit."""
-    here = world(
+    here = case_run(
         [WRONG, WRONG],
         big=[WRONG, RIGHT],
         budget=Budget(max_llm_calls_small=2, max_llm_calls_big=2),
@@ -167,7 +167,7 @@ async def test_the_small_tier_never_draws_on_the_calls_of_the_big_one() -> None:
 @pytest.mark.parametrize("max_steps", [0, 1])
 async def test_fallback_only_makes_one_small_pass_before_it_escalates(max_steps: int) -> None:
     """In mode fallback_only, one small pass precedes the escalation."""
-    here = world([WRONG, RIGHT], big=[RIGHT])
+    here = case_run([WRONG, RIGHT], big=[RIGHT])
 
     result = result_of(
         await here.run(mode="fallback_only", act={"max_steps_fallback_only": max_steps})
@@ -181,7 +181,7 @@ async def test_fallback_only_makes_one_small_pass_before_it_escalates(max_steps:
 @pytest.mark.parametrize("max_steps", [0, 1])
 async def test_fallback_only_ends_with_the_small_pass_if_that_is_verified(max_steps: int) -> None:
     """A verified small pass ends a fallback_only case without a big call."""
-    here = world([RIGHT])
+    here = case_run([RIGHT])
 
     result = result_of(
         await here.run(mode="fallback_only", act={"max_steps_fallback_only": max_steps})
@@ -198,7 +198,7 @@ async def test_under_fail_a_gated_pass_ends_with_budget_and_a_verified_one_escal
     max_steps: int, ruling: str
 ) -> None:
     """With escalate_when=fail, a step limit stops the case; without one, the failure escalates."""
-    here = world([WRONG], big=[RIGHT])
+    here = case_run([WRONG], big=[RIGHT])
 
     act: dict[str, Any] = {"max_steps_fallback_only": max_steps, "escalate_when": "fail"}
     result = result_of(await here.run(mode="fallback_only", act=act))
@@ -209,7 +209,7 @@ async def test_under_fail_a_gated_pass_ends_with_budget_and_a_verified_one_escal
 
 async def test_without_a_big_model_a_case_stops_after_the_small_one() -> None:
     """Without a big model, the stop names the missing model, and the result lists no big one."""
-    here = world([cannot()], big=[RIGHT], has_big=False)
+    here = case_run([cannot()], big=[RIGHT], has_big=False)
 
     outcome = await here.run()
 

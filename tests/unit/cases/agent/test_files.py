@@ -5,7 +5,7 @@ from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
-from tests.unit.cases.agent.world import cannot, plan, respond, result_of, world
+from tests.unit.cases.agent.world import cannot, case_run, plan, respond, result_of
 
 PLOT: dict[str, Any] = {
     "name": "plot-1.png",
@@ -40,7 +40,7 @@ PLOTTED: tuple[str, dict[str, Any]] = ("plot", {})
 async def test_files_are_not_made_again_to_verify_them() -> None:
     """A tool that created files is not run again for verification."""
     tool = PlottingTool()
-    here = world([plan(PLOTTED)], more_tools=[tool], recomputed=[tool])
+    here = case_run([plan(PLOTTED)], more_tools=[tool], recomputed=[tool])
 
     result = result_of(await here.run("Plot it.", expected_tools=["plot"]))
 
@@ -51,7 +51,7 @@ async def test_files_are_not_made_again_to_verify_them() -> None:
 
 async def test_a_planner_is_told_the_names_of_the_files_and_no_more() -> None:
     """Prompts contain the file names, but no digests or URLs, which would only cost tokens."""
-    here = world(
+    here = case_run(
         [plan(PLOTTED), plan(respond("a plot"))],
         more_tools=[PlottingTool()],
     )
@@ -66,7 +66,7 @@ async def test_a_planner_is_told_the_names_of_the_files_and_no_more() -> None:
 
 async def test_the_files_of_a_case_that_is_cut_off_stay_in_its_result() -> None:
     """A halted case keeps its files in the result, like its evidence."""
-    here = world(
+    here = case_run(
         [plan(PLOTTED), cannot()],
         more_tools=[PlottingTool()],
         budget=Budget(max_llm_calls_big=0),

@@ -12,12 +12,12 @@ from tests.unit.cases.agent.world import (
     BrokenTool,
     ScriptedModel,
     calculate,
+    case_run,
     decisions,
     events,
     plan,
     respond,
     result_of,
-    world,
 )
 
 NOT_ESTIMATED = {"estimated": 0, "cost_usd_estimated": 0.0}
@@ -27,7 +27,7 @@ NOT_ESTIMATED = {"estimated": 0, "cost_usd_estimated": 0.0}
 @pytest.mark.req("002/1.1", "002/1.3", "002/6.1", "002/7.4", "002/11.2", "002/17.1")
 async def test_a_verified_answer_of_the_first_pass_ends_the_case() -> None:
     """A verified first pass ends the case without a call to the big tier."""
-    here = world([plan(calculate("6 * 7"))])
+    here = case_run([plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
 
@@ -42,7 +42,7 @@ async def test_a_verified_answer_of_the_first_pass_ends_the_case() -> None:
 )
 async def test_the_result_counts_calls_steps_tokens_and_cost() -> None:
     """The counters in the result match the charges of the run's budget."""
-    here = world([plan(calculate("6 * 7"))], external=True)
+    here = case_run([plan(calculate("6 * 7"))], external=True)
 
     result = result_of(await here.run())
 
@@ -62,7 +62,7 @@ async def test_the_result_counts_calls_steps_tokens_and_cost() -> None:
 
 async def test_every_result_names_the_models_of_both_tiers() -> None:
     """The result names both tiers' models, with the number of calls to each."""
-    result = result_of(await world([plan(calculate("1 + 1"))]).run())
+    result = result_of(await case_run([plan(calculate("1 + 1"))]).run())
 
     small = {"provider": "scripted", "model": "small-1"}
     assert result["models"] == {
@@ -74,7 +74,7 @@ async def test_every_result_names_the_models_of_both_tiers() -> None:
 @pytest.mark.req("002/5.4", "002/10.5", "002/18.5", "002/22.3")
 async def test_actions_run_in_the_order_of_the_plan() -> None:
     """Actions run in plan order and become evidence in the same order."""
-    here = world([plan(calculate("1 + 1"), calculate("2 + 2"), calculate("3 + 3"))])
+    here = case_run([plan(calculate("1 + 1"), calculate("2 + 2"), calculate("3 + 3"))])
 
     result = result_of(await here.run())
 
@@ -96,7 +96,7 @@ async def test_actions_run_in_the_order_of_the_plan() -> None:
 @pytest.mark.req("002/4.1", "002/1.2", "002/3.1")
 async def test_a_failed_tool_is_evidence_and_the_next_round_mends_it() -> None:
     """A failed tool result is evidence and part of the next prompt, and the run continues."""
-    here = world([plan(calculate("1 / 0")), plan(calculate("6 * 7"))])
+    here = case_run([plan(calculate("1 / 0")), plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
 
@@ -117,7 +117,7 @@ async def test_a_failed_tool_is_evidence_and_the_next_round_mends_it() -> None:
 @pytest.mark.req("002/13.1")
 async def test_a_tool_that_raises_is_evidence_too() -> None:
     """A tool that raises gives evidence with the exception's class, without its message."""
-    here = world(
+    here = case_run(
         [plan(("broken", {}), calculate("6 * 7")), plan(respond("42"))], more_tools=[BrokenTool()]
     )
 
@@ -139,7 +139,7 @@ async def test_arguments_that_do_not_fit_are_no_tool_call_unless_the_tool_itself
     answer: dict[str, str], calls: int
 ) -> None:
     """Only tool calls that ran are counted, in the result as in the budget."""
-    here = world([plan(("respond", answer)), plan(calculate("6 * 7"))])
+    here = case_run([plan(("respond", answer)), plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
 
@@ -150,7 +150,7 @@ async def test_arguments_that_do_not_fit_are_no_tool_call_unless_the_tool_itself
 
 async def test_a_number_that_was_only_written_down_must_be_one_that_was_worked_out() -> None:
     """A written number that differs from the computed one fails; the next prompt explains why."""
-    here = world(
+    here = case_run(
         [plan(calculate("6 * 7"), ("broken", {})), plan(respond("41")), plan(respond("42"))],
         more_tools=[BrokenTool()],
     )
@@ -164,7 +164,7 @@ async def test_a_number_that_was_only_written_down_must_be_one_that_was_worked_o
 @pytest.mark.req("002/6.2", "002/6.4", "002/1.4", "002/11.4", "002/11.5")
 async def test_rounds_without_progress_beyond_patience_escalate_with_all_evidence() -> None:
     """With a patience of one, the second stalled round escalates with all evidence."""
-    here = world(
+    here = case_run(
         [plan(calculate("1 / 0")), plan(calculate("2 / 0"))], big=[plan(calculate("6 * 7"))]
     )
 
@@ -186,7 +186,7 @@ async def test_three_act_steps_are_the_default_and_the_fourth_is_the_big_tiers()
         plan(calculate("7 * 7"), calculate("1 / 0")),
         plan(calculate("7 * 7")),
     ]
-    here = world(better, big=[plan(calculate("6 * 7"))])
+    here = case_run(better, big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(gold_answer="42"))
 
@@ -197,7 +197,7 @@ async def test_three_act_steps_are_the_default_and_the_fourth_is_the_big_tiers()
 @pytest.mark.req("002/11.3", "002/17.3")
 async def test_under_fail_the_act_steps_end_the_run_with_budget() -> None:
     """With escalate_when=fail, the step limit ends the case with ``budget`` and names the limit."""
-    here = world([plan(calculate("7 * 7"))])
+    here = case_run([plan(calculate("7 * 7"))])
 
     outcome = await here.run(gold_answer="42", act={"max_steps": 1, "escalate_when": "fail"})
 
@@ -221,7 +221,7 @@ async def test_under_fail_the_act_steps_end_the_run_with_budget() -> None:
 @pytest.mark.req("002/6.1", "002/9.1")
 async def test_expected_tools_that_were_not_used_are_asked_for() -> None:
     """Until the expected tools are used, the answer is unverified and the prompt names them."""
-    here = world([plan(respond("42")), plan(calculate("6 * 7"))])
+    here = case_run([plan(respond("42")), plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(expected_tools=["calculator"]))
 
@@ -233,7 +233,7 @@ async def test_expected_tools_that_were_not_used_are_asked_for() -> None:
 async def test_a_failed_use_of_an_expected_tool_does_not_count() -> None:
     """A failed call of an expected tool does not count as a use."""
     wrong = plan(calculate("1 / 0"), respond("42"))
-    here = world([wrong, wrong], big=[wrong, wrong])
+    here = case_run([wrong, wrong], big=[wrong, wrong])
 
     outcome = await here.run(expected_tools=["calculator"])
 
@@ -243,7 +243,7 @@ async def test_a_failed_use_of_an_expected_tool_does_not_count() -> None:
 @pytest.mark.req("002/7.2", "002/20.1", "002/20.2")
 async def test_what_both_tiers_used_is_summed() -> None:
     """Token usage and cost are summed per tier and in total."""
-    here = world([plan(calculate("1 / 0"))], big=[plan(calculate("6 * 7"))], external=True)
+    here = case_run([plan(calculate("1 / 0"))], big=[plan(calculate("6 * 7"))], external=True)
 
     result = result_of(await here.run(mode="fallback_only"))
 
@@ -264,7 +264,7 @@ async def test_what_both_tiers_used_is_summed() -> None:
 @pytest.mark.req("002/20.2", "002/20.3", "002/20.4")
 async def test_cached_input_and_reasoning_are_counted_and_priced_as_such() -> None:
     """Cached and reasoning tokens are counted separately; cached ones have their own price."""
-    here = world([plan(calculate("6 * 7"))], external=True)
+    here = case_run([plan(calculate("6 * 7"))], external=True)
     here.small.usage = TokenUsage(
         tokens_in=100, tokens_out=20, tokens_cached=60, tokens_reasoning=15
     )
@@ -281,7 +281,7 @@ async def test_cached_input_and_reasoning_are_counted_and_priced_as_such() -> No
 
 async def test_a_tier_whose_model_fails_is_answered_for_by_its_fallback() -> None:
     """The result names the fallback model that replied, and the call counts once."""
-    here = world(
+    here = case_run(
         [ModelError("Down.", retryable=True)], fallback=ScriptedModel([plan(calculate("6 * 7"))])
     )
 
@@ -295,7 +295,7 @@ async def test_a_tier_whose_model_fails_is_answered_for_by_its_fallback() -> Non
 @pytest.mark.req("002/2.3", "002/17.1")
 async def test_a_limit_of_tool_calls_stops_the_run_and_keeps_what_was_found() -> None:
     """The tool call limit stops the run without escalation and keeps the evidence."""
-    here = world(
+    here = case_run(
         [plan(calculate("1 / 0"), calculate("2 / 0"), calculate("6 * 7"))],
         budget=Budget(max_tool_calls=2),
     )
@@ -312,7 +312,7 @@ async def test_a_limit_of_tool_calls_stops_the_run_and_keeps_what_was_found() ->
 @pytest.mark.req("002/2.3", "002/2.5")
 async def test_used_up_tool_calls_end_the_run_before_another_plan_is_paid_for() -> None:
     """With no tool calls left, the run ends before it requests another plan."""
-    here = world([plan(calculate("1 / 0"))], budget=Budget(max_tool_calls=1))
+    here = case_run([plan(calculate("1 / 0"))], budget=Budget(max_tool_calls=1))
 
     outcome = await here.run()
 
@@ -333,7 +333,7 @@ async def test_a_stop_names_the_scope_whose_limit_is_the_tightest(
     inner: int, outer: int, named: str
 ) -> None:
     """The stop names the scope with the tightest limit, whether the run's or an outer one."""
-    here = world(
+    here = case_run(
         [plan(calculate("1 / 0"))],
         budget=Budget(max_tool_calls=inner),
         view=Budget(max_tool_calls=outer),
@@ -348,7 +348,9 @@ async def test_a_stop_names_the_scope_whose_limit_is_the_tightest(
 
 async def test_the_last_allowed_tool_call_may_be_the_one_that_answers() -> None:
     """A case that is verified by the last allowed calls completes successfully."""
-    here = world([plan(calculate("6 * 7"))], budget=Budget(max_tool_calls=1, max_llm_calls_small=1))
+    here = case_run(
+        [plan(calculate("6 * 7"))], budget=Budget(max_tool_calls=1, max_llm_calls_small=1)
+    )
 
     outcome = await here.run()
 
@@ -358,7 +360,7 @@ async def test_the_last_allowed_tool_call_may_be_the_one_that_answers() -> None:
 
 async def test_tokens_stop_the_run_after_the_round_that_used_them_up() -> None:
     """The token limit stops the run after the current round, whose evidence is kept."""
-    here = world([plan(calculate("1 / 0"))], budget=Budget(max_tokens=120))
+    here = case_run([plan(calculate("1 / 0"))], budget=Budget(max_tokens=120))
 
     outcome = await here.run()
 
@@ -369,7 +371,7 @@ async def test_tokens_stop_the_run_after_the_round_that_used_them_up() -> None:
 
 async def test_a_limit_of_cost_does_not_trouble_models_that_are_free() -> None:
     """A cost limit of zero does not stop models that cost nothing."""
-    here = world(
+    here = case_run(
         [plan(calculate("1 / 0")), plan(calculate("6 * 7"))],
         budget=Budget(max_cost_dollars=Decimal(0)),
     )
@@ -381,7 +383,7 @@ async def test_a_limit_of_cost_does_not_trouble_models_that_are_free() -> None:
 async def test_the_same_case_makes_the_same_prompts_calls_and_result() -> None:
     """Two executions of one case differ only in the timestamps of their logs."""
     lines = [plan(calculate("1 / 0")), plan(calculate("6 * 7"))]
-    worlds = [world(lines), world(lines)]
+    worlds = [case_run(lines), case_run(lines)]
 
     results = [result_of(await here.run(seed=7)) for here in worlds]
 

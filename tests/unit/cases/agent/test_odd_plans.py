@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.core.budget.budget import Budget
 from caseworker.models.ports import Incomplete, ModelReply, TokenUsage
-from tests.unit.cases.agent.world import calculate, events, plan, respond, result_of, world
+from tests.unit.cases.agent.world import calculate, case_run, events, plan, respond, result_of
 
 GOOD = plan(calculate("6 * 7"))
 ACT = {"tool": "calculator", "args": {"expression": "1"}}
@@ -31,7 +31,7 @@ NO_PLANS = {
 @pytest.mark.parametrize("reply", NO_PLANS.values(), ids=NO_PLANS.keys())
 async def test_no_plan_is_mended_by_one_reprompt(reply: str) -> None:
     """An unusable reply costs one reprompt within the same pass."""
-    here = world([reply, GOOD])
+    here = case_run([reply, GOOD])
 
     result = result_of(await here.run())
 
@@ -47,7 +47,7 @@ async def test_no_plan_is_mended_by_one_reprompt(reply: str) -> None:
 async def test_a_case_that_never_gets_a_plan_ends_with_what_it_had(reply: str) -> None:
     """A case without a usable plan keeps its earlier evidence and counts every call."""
     first = plan(calculate("7 * 7"))
-    here = world([first, reply, reply], budget=Budget(max_llm_calls_big=0))
+    here = case_run([first, reply, reply], budget=Budget(max_llm_calls_big=0))
 
     outcome = await here.run(gold_answer="42")
 
@@ -68,7 +68,7 @@ async def test_a_plan_of_tools_that_may_not_be_used_ends_well(deny: frozenset[st
     """Unknown and denied tools lead to a warning; they are neither run nor counted."""
     name = "respond" if deny else "abacus"
     stubborn = plan((name, {"answer": "42"}))
-    here = world([stubborn] * 4, budget=Budget(max_llm_calls_big=0), deny=deny)
+    here = case_run([stubborn] * 4, budget=Budget(max_llm_calls_big=0), deny=deny)
 
     outcome = await here.run()
 
@@ -91,7 +91,7 @@ async def test_an_action_that_is_planned_twice_is_answered_once(
     actions: list[Any], answer: str, verified: bool
 ) -> None:
     """A duplicate action runs and counts as planned, but its result appears once in the answer."""
-    result = result_of(await world([plan(*actions)]).run())
+    result = result_of(await case_run([plan(*actions)]).run())
 
     assert (result["answer"], result["verified"]) == (answer, verified)
     assert result["counters"]["tool_calls"] == len(actions) == len(result["evidence"])
@@ -105,7 +105,7 @@ async def test_a_plan_that_is_not_complete_is_not_executed(why: Incomplete) -> N
     half = ModelReply(text=plan(calculate("6 * 7")), model="m", usage=usage, incomplete=why)
     whole = plan(calculate("6 * 8"))
 
-    mended, failed = world([half, whole]), world([half] * 9, big=[half] * 9)
+    mended, failed = case_run([half, whole]), case_run([half] * 9, big=[half] * 9)
     result, without = result_of(await mended.run()), result_of(await failed.run())
 
     assert f"({why.value})" in mended.small.prompts

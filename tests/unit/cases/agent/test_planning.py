@@ -11,13 +11,13 @@ from tests.unit.cases.agent.world import (
     BrokenTool,
     calculate,
     cannot,
+    case_run,
     decisions,
     events,
     plan,
     provider_down,
     respond,
     result_of,
-    world,
 )
 
 PROSE = "Sure! Here is my plan: use the calculator."
@@ -36,7 +36,7 @@ FOUR = plan(calculate("1"), calculate("2"), calculate("3"), calculate("4"))
 )
 async def test_a_reply_that_is_no_plan_is_logged_and_reprompted_once(reply: str, told: str) -> None:
     """An invalid reply is logged and reprompted once; the reprompt counts as a call."""
-    here = world([reply, plan(calculate("6 * 7"))])
+    here = case_run([reply, plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
 
@@ -48,7 +48,7 @@ async def test_a_reply_that_is_no_plan_is_logged_and_reprompted_once(reply: str,
 
 async def test_a_second_reply_that_is_no_plan_escalates() -> None:
     """A second invalid reply escalates, even with escalate_when=fail."""
-    here = world([PROSE, FOUR], big=[plan(calculate("6 * 7"))])
+    here = case_run([PROSE, FOUR], big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(act={"escalate_when": "fail"}))
 
@@ -60,7 +60,7 @@ async def test_a_second_reply_that_is_no_plan_escalates() -> None:
 
 async def test_a_planner_that_gives_up_is_not_asked_again() -> None:
     """A planner that refuses is not called again; the big tier's prompt contains the reason."""
-    here = world([cannot("That is beyond me.")], big=[plan(calculate("6 * 7"))])
+    here = case_run([cannot("That is beyond me.")], big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(act={"escalate_when": "fail"}))
 
@@ -72,7 +72,7 @@ async def test_a_planner_that_gives_up_is_not_asked_again() -> None:
 @pytest.mark.req("002/4.4", "002/10.3", "002/18.3", "002/8.3")
 async def test_an_unknown_tool_is_a_warning_and_the_plan_gets_one_reprompt() -> None:
     """A plan with an unknown tool gets one reprompt, which lists the available tools."""
-    here = world([plan(("abacus", {}), calculate("6 * 7")), plan(calculate("6 * 7"))])
+    here = case_run([plan(("abacus", {}), calculate("6 * 7")), plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
 
@@ -91,7 +91,7 @@ async def test_an_unknown_tool_is_a_warning_and_the_plan_gets_one_reprompt() -> 
 async def test_what_is_still_unknown_is_skipped_and_the_rest_is_executed() -> None:
     """Actions with unknown tools are skipped without counting as calls; the rest runs."""
     stubborn = plan(("abacus", {}), calculate("6 * 7"))
-    here = world([stubborn, stubborn])
+    here = case_run([stubborn, stubborn])
 
     result = result_of(await here.run())
 
@@ -103,7 +103,7 @@ async def test_what_is_still_unknown_is_skipped_and_the_rest_is_executed() -> No
 @pytest.mark.req("002/23.1", "002/23.2")
 async def test_a_denied_tool_is_as_unknown_as_one_that_does_not_exist() -> None:
     """A denied tool is neither offered nor run, like an unknown one."""
-    here = world([plan(calculate("6 * 7")), plan(respond("42"))], deny=frozenset({"calculator"}))
+    here = case_run([plan(calculate("6 * 7")), plan(respond("42"))], deny=frozenset({"calculator"}))
 
     result = result_of(await here.run())
 
@@ -115,7 +115,7 @@ async def test_a_denied_tool_is_as_unknown_as_one_that_does_not_exist() -> None:
 @pytest.mark.req("002/4.2", "002/8.5", "002/13.5", "002/21.5")
 async def test_a_provider_that_stays_down_escalates_and_its_call_counts() -> None:
     """A failing provider escalates even with escalate_when=fail, and its call counts."""
-    here = world([provider_down()], big=[plan(calculate("6 * 7"))])
+    here = case_run([provider_down()], big=[plan(calculate("6 * 7"))])
 
     result = result_of(await here.run(act={"escalate_when": "fail"}))
 
@@ -128,7 +128,7 @@ async def test_a_provider_that_stays_down_escalates_and_its_call_counts() -> Non
 @pytest.mark.req("002/2.1")
 async def test_the_limit_of_small_calls_lets_exactly_that_many_through() -> None:
     """A limit of two small calls, reprompts included, allows exactly two before escalation."""
-    here = world(
+    here = case_run(
         [PROSE, plan(calculate("1 / 0"))],
         big=[plan(calculate("6 * 7"))],
         budget=Budget(max_llm_calls_small=2, max_llm_calls_big=2),
@@ -143,7 +143,7 @@ async def test_the_limit_of_small_calls_lets_exactly_that_many_through() -> None
 
 async def test_no_small_calls_at_all_go_straight_to_the_big_tier() -> None:
     """Without any small calls, the case starts with the big tier."""
-    here = world(
+    here = case_run(
         big=[plan(calculate("6 * 7"))], budget=Budget(max_llm_calls_small=0, max_llm_calls_big=2)
     )
 
@@ -157,7 +157,7 @@ async def test_no_small_calls_at_all_go_straight_to_the_big_tier() -> None:
 @pytest.mark.parametrize("replies", [[PROSE], [plan(calculate("1 / 0"))]])
 async def test_under_fail_used_up_small_calls_end_the_run_with_budget(replies: list[str]) -> None:
     """With escalate_when=fail, exhausted small calls end the run, even at a reprompt."""
-    here = world(replies, budget=Budget(max_llm_calls_small=1))
+    here = case_run(replies, budget=Budget(max_llm_calls_small=1))
 
     outcome = await here.run(act={"escalate_when": "fail"})
 
@@ -176,14 +176,16 @@ async def test_under_fail_used_up_small_calls_end_the_run_with_budget(replies: l
 @pytest.mark.req("002/18.4", "002/4.4")
 async def test_without_a_call_left_for_the_reprompt_known_actions_are_executed() -> None:
     """Without a call left for a reprompt, only the known actions of the plan run."""
-    here = world([plan(("abacus", {}), calculate("6 * 7"))], budget=Budget(max_llm_calls_small=1))
+    here = case_run(
+        [plan(("abacus", {}), calculate("6 * 7"))], budget=Budget(max_llm_calls_small=1)
+    )
 
     assert result_of(await here.run())["answer"] == "42"
 
 
 async def test_small_calls_that_others_have_used_escalate_as_well() -> None:
     """Small calls of other steps count for the run's limit and can cause escalation."""
-    here = world(
+    here = case_run(
         [plan(calculate("1 / 0"))],
         big=[plan(calculate("6 * 7"))],
         budget=Budget(max_llm_calls_small=2, max_llm_calls_big=1),
@@ -200,7 +202,7 @@ async def test_small_calls_that_others_have_used_escalate_as_well() -> None:
 
 async def test_models_are_asked_to_keep_to_the_plan_schema() -> None:
     """The request to the provider contains the JSON schema of plans."""
-    here = world([plan(calculate("6 * 7"))])
+    here = case_run([plan(calculate("6 * 7"))])
 
     await here.run()
 
@@ -221,7 +223,7 @@ async def test_expected_tools_narrow_what_is_offered(
     expected: list[str], offered: list[str]
 ) -> None:
     """Expected tools narrow the offer to them and ``respond``; unknown names change nothing."""
-    here = world([plan(calculate("6 * 7"))] * 4, more_tools=[BrokenTool()])
+    here = case_run([plan(calculate("6 * 7"))] * 4, more_tools=[BrokenTool()])
 
     await here.run(expected_tools=expected)
 
@@ -230,7 +232,7 @@ async def test_expected_tools_narrow_what_is_offered(
 
 async def test_the_result_an_action_takes_is_no_part_of_the_answer() -> None:
     """If an action uses an earlier result, only the last result becomes the answer."""
-    here = world([plan(calculate("6 * 7"), calculate("${result.1} + 8"))])
+    here = case_run([plan(calculate("6 * 7"), calculate("${result.1} + 8"))])
 
     result = result_of(await here.run("Take 6 times 7 and add 8."))
 

@@ -11,7 +11,7 @@ from caseworker_cases.agent.plan import (
     fill,
     parse_plan,
 )
-from tests.unit.cases.agent.world import BrokenTool, calculate, plan, respond, result_of, world
+from tests.unit.cases.agent.world import BrokenTool, calculate, case_run, plan, respond, result_of
 
 RESULTS: dict[int, dict[str, Any]] = {
     1: {"value": "42", "expression": "6 * 7", "parts": [1.5, {"name": "x"}]},
@@ -103,7 +103,9 @@ def test_a_plan_whose_places_lead_nowhere_is_no_plan(first: str, second: str, pr
 @pytest.mark.req("002/10.5", "002/18.5", "002/5.4")
 async def test_an_action_uses_what_the_one_before_has_found() -> None:
     """The evidence holds the resolved arguments, so it can be recomputed."""
-    here = world([plan(calculate("6 * 7"), calculate("${result.1} * 2"), respond("${result.2}"))])
+    here = case_run(
+        [plan(calculate("6 * 7"), calculate("${result.1} * 2"), respond("${result.2}"))]
+    )
 
     result = result_of(await here.run(gold_answer="84"))
 
@@ -119,7 +121,7 @@ async def test_an_action_uses_what_the_one_before_has_found() -> None:
 @pytest.mark.req("002/4.1")
 async def test_an_action_whose_place_stays_empty_is_not_run_and_the_planner_is_told() -> None:
     """An action with an unresolved reference is not run or counted; the next prompt explains it."""
-    here = world(
+    here = case_run(
         [plan(("broken", {}), calculate("${result.1} * 2")), plan(calculate("6 * 7"))],
         more_tools=[BrokenTool()],
     )

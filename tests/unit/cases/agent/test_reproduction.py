@@ -9,7 +9,7 @@ from caseworker.models.wires.openai import openai_provider
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.virtual import VirtualProvider
 from tests.support.limits import retry_policy, tier_model
-from tests.unit.cases.agent.world import calculate, plan, result_of, world
+from tests.unit.cases.agent.world import calculate, case_run, plan, result_of
 
 SMALL = (Step(text="no plan"), Step(text=plan(calculate("1 / 0"))), Step(text="no plan"))
 BIG = (Step(text=plan(calculate("6 * 7"))),)
@@ -29,7 +29,7 @@ async def requests(form: StructuredOutput, seed: int | None) -> list[bytes]:
         no_list_price,
         retry_policy(),
     )
-    result = result_of(await world(models=models).run(seed=seed, expected_tools=["calculator"]))
+    result = result_of(await case_run(models=models).run(seed=seed, expected_tools=["calculator"]))
     await models.aclose()
     assert result["verified"] is True
     return [came.content for came in fake.arrivals]

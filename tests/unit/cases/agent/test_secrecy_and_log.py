@@ -7,7 +7,15 @@ import pytest
 
 from caseworker_cases.agent.work import MAX_SUMMARY_CHARS, summary
 from tests.support.limits import case_defaults
-from tests.unit.cases.agent.world import calculate, cannot, events, plan, respond, result_of, world
+from tests.unit.cases.agent.world import (
+    calculate,
+    cannot,
+    case_run,
+    events,
+    plan,
+    respond,
+    result_of,
+)
 
 GOLD = "quite-unguessable-8813"
 WRONG = plan(calculate("1 / 0"))
@@ -15,7 +23,7 @@ WRONG = plan(calculate("1 / 0"))
 
 async def test_the_gold_answer_is_in_no_prompt_log_or_trace() -> None:
     """The gold answer appears in no prompt, log, trace or error."""
-    here = world(
+    here = case_run(
         ["no plan", plan(("abacus", {}), calculate("1 / 0")), plan(respond("blue"))],
         big=[plan(respond("green")), plan(respond("red"))],
     )
@@ -32,8 +40,8 @@ async def test_the_gold_answer_is_in_no_prompt_log_or_trace() -> None:
 @pytest.mark.req("002/6.1", "002/9.1")
 async def test_the_gold_answer_decides_what_is_verified() -> None:
     """The gold answer decides the verification, which shows that it was used at all."""
-    right = result_of(await world([plan(respond(GOLD.upper()))]).run(gold_answer=GOLD))
-    wrong = world([plan(respond("blue"))], big=[plan(respond("blue"))] * 2)
+    right = result_of(await case_run([plan(respond(GOLD.upper()))]).run(gold_answer=GOLD))
+    wrong = case_run([plan(respond("blue"))], big=[plan(respond("blue"))] * 2)
     unverified = result_of(await wrong.run(gold_answer=GOLD, mode="fallback_only"))
 
     assert (right["verified"], right["finish_reason"]) == (True, "success")
@@ -44,7 +52,7 @@ async def test_the_gold_answer_decides_what_is_verified() -> None:
 async def test_every_step_is_logged_with_time_run_tier_and_kind() -> None:
     """Each step is logged in order, with time, run, tier and step type."""
     result = result_of(
-        await world([WRONG], big=[plan(calculate("6 * 7"))]).run(mode="fallback_only")
+        await case_run([WRONG], big=[plan(calculate("6 * 7"))]).run(mode="fallback_only")
     )
 
     assert [(entry["tier"], entry["step_type"]) for entry in result["logs"]] == [
@@ -67,7 +75,7 @@ async def test_every_step_is_logged_with_time_run_tier_and_kind() -> None:
 @pytest.mark.req("002/14.4", "002/19.4", "002/19.5", "002/20.4")
 async def test_logs_say_what_was_used_done_found_measured_and_decided() -> None:
     """The log contains token usage, tool results, metrics, checks and decisions."""
-    logs = result_of(await world([plan(calculate("6 * 7"))]).run())["logs"]
+    logs = result_of(await case_run([plan(calculate("6 * 7"))]).run())["logs"]
 
     _, planned, acted, verified, ruled = logs
     assert planned["token_usage"] == {
@@ -97,7 +105,7 @@ async def test_personal_data_and_secrets_do_not_reach_the_log() -> None:
     answer = "Write to bob@example.org with password: hunter2"
     replies = [plan((answer, {}), respond(answer)), cannot(answer)]
     result = result_of(
-        await world([answer, replies[0]], big=replies).run(gold_answer="x", mode="fallback_only")
+        await case_run([answer, replies[0]], big=replies).run(gold_answer="x", mode="fallback_only")
     )
 
     assert result["answer"] == answer
@@ -121,7 +129,7 @@ def test_a_summary_is_redacted_before_it_is_cut() -> None:
 )
 async def test_today_is_the_day_of_the_cases_own_zone(timezone: str | None, today: str) -> None:
     """Today's date is in the zone of the case, or in the configured one."""
-    here = world([plan(respond("ok"))], defaults=case_defaults(timezone="UTC"))
+    here = case_run([plan(respond("ok"))], defaults=case_defaults(timezone="UTC"))
 
     await here.run(timezone=timezone)
 

@@ -12,10 +12,10 @@ from tests.unit.cases.agent.world import (
     CaseRun,
     WaitingTool,
     calculate,
+    case_run,
     plan,
     provider_down,
     result_of,
-    world,
 )
 
 WRONG = plan(calculate("1 / 0"))
@@ -24,7 +24,7 @@ WRONG = plan(calculate("1 / 0"))
 async def stopped_while_the_second_action_waits(stop: Stop | None) -> tuple[CaseRun, GraphOutcome]:
     """Stop a run after its first action, during its second one."""
     tool = WaitingTool()
-    here = world([plan(calculate("6 * 7"), ("waiting", {}))], more_tools=[tool])
+    here = case_run([plan(calculate("6 * 7"), ("waiting", {}))], more_tools=[tool])
     running = asyncio.create_task(here.run())
     await tool.called.wait()
     if stop is None:
@@ -64,7 +64,7 @@ async def test_a_call_that_is_cut_off_counts() -> None:
         await asyncio.Event().wait()
         return ""
 
-    here = world([think])
+    here = case_run([think])
     running = asyncio.create_task(here.run())
     await asked.wait()
     here.token.cancel()
@@ -78,7 +78,7 @@ async def test_a_call_that_is_cut_off_counts() -> None:
 
 async def test_a_limit_of_calls_of_all_models_stops_a_case_before_the_big_one() -> None:
     """A limit on calls of all models stops the case before the first big call."""
-    here = world([WRONG, WRONG], big=[plan(calculate("6 * 7"))], budget=Budget(max_llm_calls=2))
+    here = case_run([WRONG, WRONG], big=[plan(calculate("6 * 7"))], budget=Budget(max_llm_calls=2))
 
     outcome = await here.run()
 
@@ -90,7 +90,7 @@ async def test_a_limit_of_calls_of_all_models_stops_a_case_before_the_big_one() 
 
 async def test_a_call_that_was_refused_does_not_count() -> None:
     """A refused call does not count, because it was never made."""
-    outcome = await world([WRONG], budget=Budget(max_api_calls=0)).run()
+    outcome = await case_run([WRONG], budget=Budget(max_api_calls=0)).run()
 
     assert outcome.stop is not None
     assert outcome.stop.cause.dimension == "api_calls"
@@ -101,7 +101,7 @@ async def test_a_call_that_was_refused_does_not_count() -> None:
 async def test_a_run_that_lost_its_worker_goes_on_where_it_was(calls: int | None) -> None:
     """Finished calls are replayed even at an exhausted limit; the interrupted one runs again."""
     tool = WaitingTool()
-    here = world(
+    here = case_run(
         [WRONG, plan(("waiting", {}))],
         budget=Budget(max_llm_calls_small=calls),
         more_tools=[tool],
@@ -130,7 +130,7 @@ async def test_a_run_that_lost_its_worker_at_the_very_end_comes_to_the_same_resu
         max_api_calls=3,
         max_tokens=360,
     )
-    here = world(["no plan", WRONG], big=[plan(calculate("6 * 7"))], budget=limits)
+    here = case_run(["no plan", WRONG], big=[plan(calculate("6 * 7"))], budget=limits)
 
     results = [result_of(await here.run()), result_of(await here.run_again())]
 
@@ -144,7 +144,7 @@ async def test_a_run_that_lost_its_worker_at_the_very_end_comes_to_the_same_resu
 
 async def test_a_recorded_failure_of_a_provider_is_replayed_and_counted() -> None:
     """A recorded provider failure is replayed and counted without a new call."""
-    here = world([provider_down()], big=[plan(calculate("6 * 7"))])
+    here = case_run([provider_down()], big=[plan(calculate("6 * 7"))])
 
     counters = [result_of(await run())["counters"] for run in (here.run, here.run_again)]
 

@@ -11,14 +11,14 @@ from caseworker.engine.report import GraphOutcome
 from caseworker.tools.ports import ToolResult, failure
 from tests.support.limits import retry_policy
 from tests.support.seeded_loop import run
-from tests.unit.cases.agent.world import CaseRun, Source, plan, result_of, world
+from tests.unit.cases.agent.world import CaseRun, Source, case_run, plan, result_of
 
 BUSY = failure("The source is busy.", "source_unavailable")
 
 
 def played(source: Source, **settings: Any) -> tuple[CaseRun, GraphOutcome]:
     """Let a planner call the source once, on virtual time."""
-    place = world(
+    place = case_run(
         [plan(("source", {}))], more_tools=[source], tool_retry=retry_policy(), **settings
     )
     story = run(place.run, seed=0)

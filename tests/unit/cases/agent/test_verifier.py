@@ -11,15 +11,17 @@ from caseworker_cases.agent.evidence import CaseEvidence, compose, finding
 from caseworker_cases.agent.verifier import Check, Comparison, DeterministicTools, verify
 from caseworker_cases.tools.calculator import Calculator
 from tests.support.limits import case_of
-from tests.unit.cases.agent.judging import FAILED, NOW, found, judged
-from tests.unit.cases.agent.world import BrokenTool, calculate, plan, result_of, world
+from tests.unit.cases.agent.judging import FAILED, NOW, evidence_of, judged
+from tests.unit.cases.agent.world import BrokenTool, calculate, case_run, plan, result_of
 
 CONTEXT = ToolContext(run_id="r", timezone="UTC", now=NOW)
 
 
 def test_an_answer_without_error_that_is_found_again_passes(comparison: Comparison) -> None:
     """An answer that is computed again without error passes all four applicable checks."""
-    verdict = judged(comparison, found("calculator", {"value": "42"}), again={"value": "42.0"})
+    verdict = judged(
+        comparison, evidence_of("calculator", {"value": "42"}), again={"value": "42.0"}
+    )
 
     assert (verdict.verified, verdict.metric, verdict.failure) == (True, 1.0, "")
 
@@ -36,7 +38,9 @@ def test_no_evidence_is_no_answer(comparison: Comparison) -> None:
 def test_a_value_that_is_not_found_again_does_not_pass(comparison: Comparison) -> None:
     """A recomputed value that differs in the last digit fails the check."""
     verdict = judged(
-        comparison, found("calculator", {"value": "0.3"}), again={"value": "0.30000000000000004"}
+        comparison,
+        evidence_of("calculator", {"value": "0.3"}),
+        again={"value": "0.30000000000000004"},
     )
 
     assert verdict.checks[Check.REPEATED] is False
@@ -45,13 +49,15 @@ def test_a_value_that_is_not_found_again_does_not_pass(comparison: Comparison) -
 
 def test_a_tool_that_fails_when_asked_again_does_not_pass(comparison: Comparison) -> None:
     """A tool that fails on recomputation fails the check."""
-    assert not judged(comparison, found("calculator", {"value": "1"}), again=FAILED).verified
+    assert not judged(comparison, evidence_of("calculator", {"value": "1"}), again=FAILED).verified
 
 
 def test_an_error_in_the_pass_that_answers_does_not_pass(comparison: Comparison) -> None:
     """An error in the answering pass fails the case and is named for the planner."""
     verdict = judged(
-        comparison, found("calculator", {"value": "1"}), found("plotter", FAILED, number=2)
+        comparison,
+        evidence_of("calculator", {"value": "1"}),
+        evidence_of("plotter", FAILED, number=2),
     )
 
     assert verdict.checks[Check.NO_ERROR] is False
@@ -60,18 +66,21 @@ def test_an_error_in_the_pass_that_answers_does_not_pass(comparison: Comparison)
 
 def test_an_error_of_an_earlier_pass_does_not_matter(comparison: Comparison) -> None:
     """An error of an earlier pass does not affect the answer."""
-    evidence = found("calculator", FAILED), found("calculator", {"value": "1"}, step=2, number=2)
+    evidence = (
+        evidence_of("calculator", FAILED),
+        evidence_of("calculator", {"value": "1"}, step=2, number=2),
+    )
 
     assert judged(comparison, *evidence).verified
 
 
 def test_every_expected_tool_must_have_been_used(comparison: Comparison) -> None:
     """Each expected tool must have succeeded in some pass."""
-    answered = found("respond", {"answer": "x"}, step=2, number=2)
+    answered = evidence_of("respond", {"answer": "x"}, step=2, number=2)
     expected: dict[str, Any] = {"expected_tools": ("plotter",)}
 
-    assert judged(comparison, found("plotter", {"text": "x"}), answered, **expected).verified
-    assert not judged(comparison, found("plotter", FAILED), answered, **expected).verified
+    assert judged(comparison, evidence_of("plotter", {"text": "x"}), answered, **expected).verified
+    assert not judged(comparison, evidence_of("plotter", FAILED), answered, **expected).verified
     assert not judged(comparison, answered, **expected).verified
 
 
@@ -87,18 +96,18 @@ def test_a_refused_action_is_neither_an_error_nor_a_use(comparison: Comparison) 
         warning="unknown_tool",
     )
 
-    assert judged(comparison, refused, found("calculator", {"value": "1"})).verified
+    assert judged(comparison, refused, evidence_of("calculator", {"value": "1"})).verified
     assert not judged(
-        comparison, refused, found("calculator", {"value": "1"}), expected_tools=("plotter",)
+        comparison, refused, evidence_of("calculator", {"value": "1"}), expected_tools=("plotter",)
     ).verified
 
 
 def test_a_written_number_must_be_one_that_was_found(comparison: Comparison) -> None:
     """If a result can be recomputed, a written number must equal it."""
-    calculated = found("calculator", {"value": "1234.5"})
+    calculated = evidence_of("calculator", {"value": "1234.5"})
 
     def answer(text: str) -> bool:
-        written = found("respond", {"answer": text}, step=2, number=2)
+        written = evidence_of("respond", {"answer": text}, step=2, number=2)
         return judged(comparison, calculated, written, again={"value": "1234.5"}).verified is True
 
     assert answer("1,234.50")
@@ -107,14 +116,17 @@ def test_a_written_number_must_be_one_that_was_found(comparison: Comparison) -> 
 
 def test_a_number_that_was_written_down_does_not_vouch_for_itself(comparison: Comparison) -> None:
     """Recomputing ``respond`` does not confirm its own number."""
-    evidence = (found("calculator", {"value": "42"}), found("respond", {"answer": "41"}, step=2))
+    evidence = (
+        evidence_of("calculator", {"value": "42"}),
+        evidence_of("respond", {"answer": "41"}, step=2),
+    )
 
     def repeated(action: CaseEvidence) -> ToolResult:
         return action.result
 
     case = case_of(question="?", timezone="UTC", now=NOW)
     verdict = verify(
-        case, evidence, recompute=repeated, agrees=lambda found: True, same=comparison.same
+        case, evidence, recompute=repeated, agrees=lambda item: True, same=comparison.same
     )
 
     assert verdict.checks[Check.REPEATED] is False
@@ -136,7 +148,7 @@ def test_a_number_read_off_what_a_tool_found_is_vouched_for(
     comparison: Comparison, answer: str, vouched: bool
 ) -> None:
     """A number from a tool's rows, summary or text counts, even if the tool cannot be run again."""
-    fetched = found(
+    fetched = evidence_of(
         "data_fetch_stock",
         {
             "rows": [["2012-01-03", 189.98]],
@@ -144,7 +156,7 @@ def test_a_number_read_off_what_a_tool_found_is_vouched_for(
             "text": "At 16:00 IBM closed at: 1,234.5.",
         },
     )
-    written = found("respond", {"answer": answer}, step=2, number=2)
+    written = evidence_of("respond", {"answer": answer}, step=2, number=2)
 
     assert judged(comparison, fetched, written).checks[Check.REPEATED] is vouched
 
@@ -153,10 +165,10 @@ def test_a_number_is_held_against_what_was_found_if_that_cannot_be_found_again(
     comparison: Comparison,
 ) -> None:
     """If recomputation fails, numbers count as found in the evidence, not in the error message."""
-    calculated = found("calculator", {"value": "42"})
+    calculated = evidence_of("calculator", {"value": "42"})
 
     def answer(text: str, again: ToolResult) -> bool:
-        written = found("respond", {"answer": text}, step=2, number=2)
+        written = evidence_of("respond", {"answer": text}, step=2, number=2)
         return judged(comparison, calculated, written, again=again).verified is True
 
     assert answer("42", FAILED)
@@ -166,7 +178,7 @@ def test_a_number_is_held_against_what_was_found_if_that_cannot_be_found_again(
 
 def test_the_pass_metric_is_the_share_that_must_hold(comparison: Comparison) -> None:
     """A lower pass metric still requires an answer and an independent confirmation."""
-    evidence = found("broken", FAILED), found("calculator", {"value": "1"}, number=2)
+    evidence = evidence_of("broken", FAILED), evidence_of("calculator", {"value": "1"}, number=2)
 
     assert not judged(comparison, *evidence).verified
     assert judged(comparison, *evidence, pass_metric=0.6).verified
@@ -233,7 +245,9 @@ def test_a_number_is_shown_as_it_is_and_a_date_in_words(
 
 def test_what_several_tools_found_is_one_answer() -> None:
     """Results of several tools form one answer in plan order."""
-    answer = compose([found("calculator", {"value": "2"}), found("calendar", {"text": "Monday"})])
+    answer = compose(
+        [evidence_of("calculator", {"value": "2"}), evidence_of("calendar", {"text": "Monday"})]
+    )
 
     assert answer is not None
     assert answer.text == "2; Monday"
@@ -241,7 +255,9 @@ def test_what_several_tools_found_is_one_answer() -> None:
 
 def test_the_answer_of_respond_is_the_whole_answer() -> None:
     """The text of ``respond`` replaces all other results as the answer."""
-    answer = compose([found("respond", {"answer": "two"}), found("calculator", {"value": "2"})])
+    answer = compose(
+        [evidence_of("respond", {"answer": "two"}), evidence_of("calculator", {"value": "2"})]
+    )
 
     assert answer is not None
     assert answer.text == "two"
@@ -249,7 +265,9 @@ def test_the_answer_of_respond_is_the_whole_answer() -> None:
 
 def test_a_pass_that_finds_nothing_leaves_the_earlier_answer() -> None:
     """A pass without a value keeps the earlier answer; a plot adds none."""
-    answer = compose([found("calculator", {"value": "2"}), found("plotter", {"uri": "x"}, step=2)])
+    answer = compose(
+        [evidence_of("calculator", {"value": "2"}), evidence_of("plotter", {"uri": "x"}, step=2)]
+    )
 
     assert answer is not None
     assert answer.text == "2"
@@ -280,7 +298,7 @@ async def test_a_tool_that_breaks_when_asked_again_is_an_error_dict() -> None:
 
 async def test_working_an_answer_out_again_is_no_tool_call() -> None:
     """A recomputation is neither charged nor traced."""
-    here = world([plan(calculate("6 * 7"))])
+    here = case_run([plan(calculate("6 * 7"))])
 
     result = result_of(await here.run())
 

@@ -13,12 +13,12 @@ from tests.support.limits import case_defaults
 from tests.unit.cases.agent.world import (
     CaseRun,
     calculate,
+    case_run,
     events,
     plan,
     provider_down,
     respond,
     result_of,
-    world,
 )
 
 LOOK = plan(("rows", {}))
@@ -48,7 +48,7 @@ class Signs(Rows):
 
 def looking(*replies: Any, **settings: Any) -> CaseRun:
     """Return a world with the rows tool."""
-    return world(list(replies), more_tools=[Rows()], **{"budget": CALLS, **settings})
+    return case_run(list(replies), more_tools=[Rows()], **{"budget": CALLS, **settings})
 
 
 async def test_a_case_that_halts_puts_what_it_found_into_words() -> None:
@@ -118,7 +118,7 @@ async def test_the_number_of_a_sign_in_the_evidence_is_no_number_that_was_found(
     """Numbers are looked up in the evidence's text, not in the escapes of its JSON form."""
     reply = json.dumps({"answer": "It was in 2013."})
 
-    result = result_of(await world([LOOK, reply], more_tools=[Signs()], budget=CALLS).run())
+    result = result_of(await case_run([LOOK, reply], more_tools=[Signs()], budget=CALLS).run())
 
     assert "answer" not in result
     assert "wrap_up_invented" in events(result)
@@ -126,7 +126,7 @@ async def test_the_number_of_a_sign_in_the_evidence_is_no_number_that_was_found(
 
 async def test_planning_leaves_the_reserve_alone_only_where_it_is_wanted() -> None:
     """If the evidence is already an answer, planning uses the whole limit."""
-    here = world([plan(calculate("7 * 7")), plan(calculate("7 * 8"))], budget=CALLS)
+    here = case_run([plan(calculate("7 * 7")), plan(calculate("7 * 8"))], budget=CALLS)
 
     result = result_of(await here.run(gold_answer="42", act={"no_progress_patience": 5}))
 
@@ -189,7 +189,7 @@ async def test_a_limit_of_tool_calls_in_the_middle_of_a_plan_is_wrapped_up_too()
 
 async def test_a_case_without_any_finding_halts_without_a_word() -> None:
     """A case without findings halts without a summary call."""
-    here = world([plan(calculate("1 / 0")), plan(calculate("2 / 0"))], budget=CALLS)
+    here = case_run([plan(calculate("1 / 0")), plan(calculate("2 / 0"))], budget=CALLS)
 
     result = result_of(await here.run(act={"no_progress_patience": 5}))
 

@@ -39,7 +39,7 @@ from caseworker_cases.tools.dates.reader import DateReader
 from caseworker_cases.tools.respond import Respond
 from tests.support.graph_invariants import violations
 from tests.support.limits import case_defaults, retry_policy, tier_model, tool_dispatch
-from tests.support.planning import told
+from tests.support.planning import prompt_document
 
 NOW = "2025-09-08T23:30:00+00:00"
 TOKENS_IN, TOKENS_OUT = 100, 20
@@ -101,7 +101,9 @@ class ScriptedModel:
 
     def document(self, index: int) -> dict[str, Any]:
         """Return the JSON document that a request shows to the planner."""
-        return told((message.role, message.content) for message in self.requests[index].messages)
+        return prompt_document(
+            (message.role, message.content) for message in self.requests[index].messages
+        )
 
     @property
     def prompts(self) -> str:
@@ -327,8 +329,8 @@ class CaseRun:
         )
 
 
-def world(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> CaseRun:
-    """Return a world in which the two models give these replies."""
+def case_run(small: Sequence[Reply] = (), big: Sequence[Reply] = (), **settings: Any) -> CaseRun:
+    """Return a run of a case in which the two models give these replies."""
     external = settings.pop("external", False)
     return CaseRun(
         small=ScriptedModel(list(small), external=external),

@@ -163,7 +163,12 @@ def test_only_what_a_repetition_can_pass_soon_may_be_repeated(
 ) -> None:
     """A 429 whose Retry-After is absent or longer than a minute becomes 400."""
     kind = ProblemType(
-        slug="full", status=status, title="Full", detail="Full.", retry_after_seconds=seconds
+        slug="full",
+        status=status,
+        title="Full",
+        detail="Full.",
+        explanation="Full.",
+        retry_after_seconds=seconds,
     )
     problem = ProblemError(kind)
     problem.headers = None if asked is None else {"Retry-After": asked}

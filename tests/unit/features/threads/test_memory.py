@@ -4,13 +4,23 @@ import random
 
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.history import history_of
-from caseworker.features.threads.memory import BranchMemory, KnownBranch, ThreadVersion, numbered
-from caseworker.features.threads.thread import Role, ThreadMessage
+from caseworker.features.threads.memory import (
+    MAX_BYTES,
+    BranchMemory,
+    KnownBranch,
+    ThreadVersion,
+    numbered,
+)
+from caseworker.features.threads.thread import Role, Thread, ThreadMessage
+from caseworker.models.message_log import MessageLog
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
+from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import RunStatus
 
 STATE = ThreadVersion(None, 0)
+QUESTION = numbered([Message(role="user", content="Hello")])
+THREAD = Thread(tenant="t", thread_id="c", kind=DefinitionKind.AGENT, definition={})
 
 
 def test_a_remembered_branch_grows_to_the_history_that_would_be_read() -> None:
@@ -85,3 +95,27 @@ def test_the_memory_is_bounded_by_the_size_of_the_texts() -> None:
 
     present = [n for n in range(20) if memory.branch("t", f"c{n}", STATE, "u") is not None]
     assert present == list(range(12, 20))
+
+
+def test_the_prompt_of_a_branch_is_remembered_until_a_text_is_erased() -> None:
+    """The next run in the thread continues it."""
+    memory, chat = BranchMemory(), ChatInput(thread_id="c", messages=QUESTION, leaf="u")
+    memory.remember("t", chat, STATE)
+
+    assert memory.prompt_memory("t", "c", STATE) is chat.memory
+    assert memory.prompt_memory("t", "c", ThreadVersion(None, 1)) is not chat.memory
+    assert memory.prompt_memory("t", "other", STATE) is not chat.memory
+
+
+def test_a_branch_with_a_prompt_that_is_too_long_is_forgotten() -> None:
+    """The text before the messages of the branch counts, too."""
+    memory, chat = BranchMemory(), ChatInput(thread_id="c", messages=QUESTION, leaf="u")
+    memory.remember("t", chat, STATE, THREAD)
+    answer = StoredAnswer(status=RunStatus.COMPLETED, content="Hi")
+    for length, is_known in ((1000, True), (MAX_BYTES // 4, False)):
+        log = MessageLog([Message(role="system", content="x" * length), *QUESTION], chat.memory)
+        log.hashed("", len(log))
+        log.note_stored("turn/1", len(log), {})
+        memory.note_answer(THREAD, "u", "a", answer)
+
+        assert (memory.answered("t", "c") is not None) is is_known

@@ -9,13 +9,22 @@ from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
 from caseworker.nodes.agent.activity import CHUNK_CHARS
 from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS
 from tests.support.limits import retry_policy
-from tests.unit.nodes.agent.world import agent, asking, events, kinds, said, text_of, wants, world
+from tests.unit.nodes.agent.world import (
+    agent,
+    asking,
+    events,
+    kinds,
+    model_reply,
+    scripted_agent,
+    text_of,
+    wants,
+)
 
 
 @pytest.mark.req("003/FR3.1")
 async def test_the_events_of_a_turn_come_in_their_order() -> None:
     """The events are thinking, text, usage, tool calls and the end of the turn, in this order."""
-    here = world(said("Let me.", wants("echo", say="hi"), thinking="Hm hm"), "Hi.")
+    here = scripted_agent(model_reply("Let me.", wants("echo", say="hi"), thinking="Hm hm"), "Hi.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -43,7 +52,7 @@ async def test_the_events_of_a_turn_come_in_their_order() -> None:
 async def test_an_answer_is_shown_in_parts_that_say_where_they_stand(stream: bool) -> None:
     """Parts stay within the size limit and add up to the whole text, streamed or not."""
     text = "0123456789" * 700
-    here = world(text)
+    here = scripted_agent(text)
 
     await here.run(asking(agent(model={"stream": stream})), default="?")
 
@@ -64,7 +73,7 @@ async def test_an_answer_that_is_tried_again_is_written_anew() -> None:
         await asyncio.sleep(0)
         raise ModelError("Broken.", retryable=True)
 
-    here = world(breaks_off, "It is 42.")
+    here = scripted_agent(breaks_off, "It is 42.")
     here.gateway._retry = retry_policy(max_retries=1, initial_delay_seconds=0.001)
 
     await here.run(asking(agent()), default="?")
@@ -78,7 +87,7 @@ async def test_an_answer_that_is_tried_again_is_written_anew() -> None:
 async def test_what_tools_take_and_give_is_shown_in_bounded_form() -> None:
     """Events truncate arguments and results; the model reads them in full."""
     long: Any = "x" * 50_000
-    here = world(said("", wants("echo", say=long)), "Ok.")
+    here = scripted_agent(model_reply("", wants("echo", say=long)), "Ok.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -106,7 +115,7 @@ async def test_an_event_refers_to_a_result_that_is_neither_short_nor_long(
 ) -> None:
     """A short result costs no more than the reference, and a long one is shown truncated."""
     say: Any = "x" * (chars - len('{"said":"","times":1}'))
-    here = world(said("", wants("echo", say=say)), "Ok.")
+    here = scripted_agent(model_reply("", wants("echo", say=say)), "Ok.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 

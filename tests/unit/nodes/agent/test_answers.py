@@ -9,7 +9,15 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.models.ports import ToolCall
 from caseworker.nodes.agent.output import OutputInvalidError
 from tests.unit.cases.agent.world import provider_down
-from tests.unit.nodes.agent.world import agent, asking, kinds, result, said, wants, world
+from tests.unit.nodes.agent.world import (
+    agent,
+    asking,
+    kinds,
+    model_reply,
+    result,
+    scripted_agent,
+    wants,
+)
 
 CITY = {
     "type": "object",
@@ -23,8 +31,8 @@ CITY = {
 @pytest.mark.parametrize("tools", [[], ["calculator"]])
 async def test_an_answer_that_follows_its_schema_is_typed(tools: list[str]) -> None:
     """The output is parsed from the text or from the arguments of `finish`."""
-    line = said("", wants("finish", city="Bern")) if tools else 'Here: {"city": "Bern"}'
-    here = world(line)
+    line = model_reply("", wants("finish", city="Bern")) if tools else 'Here: {"city": "Bern"}'
+    here = scripted_agent(line)
 
     outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
 
@@ -38,8 +46,8 @@ async def test_an_answer_that_follows_its_schema_is_typed(tools: list[str]) -> N
 @pytest.mark.parametrize("tools", [[], ["calculator"]])
 async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) -> None:
     """The second request names the problem; a second invalid answer is returned with a flag."""
-    bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
-    here = world(bad, '{"city": 7}')
+    bad = model_reply("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
+    here = scripted_agent(bad, '{"city": 7}')
 
     outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
 
@@ -55,8 +63,8 @@ async def test_an_answer_that_does_not_is_asked_for_once_more(tools: list[str]) 
 )
 async def test_a_call_that_hands_in_no_answer_is_refused(arguments: str) -> None:
     """The model gets the error and may call the tool again."""
-    empty = said("", ToolCall(id="c1", name="finish", arguments=arguments))
-    here = world(empty, said("", wants("finish", answer="42")))
+    empty = model_reply("", ToolCall(id="c1", name="finish", arguments=arguments))
+    here = scripted_agent(empty, model_reply("", wants("finish", answer="42")))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -67,7 +75,9 @@ async def test_a_call_that_hands_in_no_answer_is_refused(arguments: str) -> None
 
 async def test_an_answer_that_is_no_object_must_be_handed_in_too() -> None:
     """Null is a value, not a missing answer."""
-    here = world(said("", wants("finish")), said("", wants("finish", output=None)))
+    here = scripted_agent(
+        model_reply("", wants("finish")), model_reply("", wants("finish", output=None))
+    )
     output = {"schema": {"type": ["string", "null"]}}
 
     outcome = await here.run(asking(agent(tools=["calculator"], output=output)), default="?")
@@ -79,7 +89,7 @@ async def test_an_answer_that_is_no_object_must_be_handed_in_too() -> None:
 @pytest.mark.parametrize("value", [42, ["a"], {"city": "Bern"}])
 async def test_an_answer_in_another_form_than_text_is_taken_as_json(value: object) -> None:
     """Weak models write a number as a JSON number."""
-    here = world(said("", wants("finish", answer=value)))
+    here = scripted_agent(model_reply("", wants("finish", answer=value)))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -88,7 +98,10 @@ async def test_an_answer_in_another_form_than_text_is_taken_as_json(value: objec
 
 async def test_a_second_reply_that_calls_another_tool_leaves_the_first_answer() -> None:
     """The first answer is returned, flagged as invalid, with its raw content."""
-    here = world(said("", wants("finish", town="Bern")), said("", wants("calculator", city="x")))
+    here = scripted_agent(
+        model_reply("", wants("finish", town="Bern")),
+        model_reply("", wants("calculator", city="x")),
+    )
 
     outcome = await here.run(
         asking(agent(tools=["calculator"], output={"schema": CITY})), default="?"
@@ -107,11 +120,11 @@ async def test_without_a_second_reply_the_first_answer_stays(
     tools: list[str], refused: str
 ) -> None:
     """The answer is flagged as invalid, and the step does not fail."""
-    bad = said("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
+    bad = model_reply("", wants("finish", town="Bern")) if tools else '{"town": "Bern"}'
     if refused == "by the budget":
-        here = world(bad, budget=Budget(max_llm_calls_small=1))
+        here = scripted_agent(bad, budget=Budget(max_llm_calls_small=1))
     else:
-        here = world(bad, provider_down())
+        here = scripted_agent(bad, provider_down())
 
     outcome = await here.run(asking(agent(tools=tools, output={"schema": CITY})), default="?")
 
@@ -124,7 +137,7 @@ async def test_without_a_second_reply_the_first_answer_stays(
 @pytest.mark.req("003/FR5.2")
 async def test_a_strict_output_that_does_not_fit_fails_the_run() -> None:
     """The run fails after the second attempt at a valid output."""
-    here = world("no", "no again")
+    here = scripted_agent("no", "no again")
 
     outcome = await here.run(asking(agent(output={"schema": CITY, "strict": True})), default="?")
 

@@ -14,10 +14,10 @@ from tests.unit.nodes.agent.world import (
     cut,
     events,
     kinds,
+    model_reply,
     result,
-    said,
+    scripted_agent,
     wants,
-    world,
 )
 from tests.unit.nodes.world import graph, link, settle_down, step
 
@@ -29,7 +29,9 @@ NONE_YET = ToolCall(id="c1", name="echo", arguments="")
 @pytest.mark.parametrize("why", ["length", "content_filter", "refusal"])
 async def test_an_agent_whose_last_answer_is_incomplete_fails(why: str) -> None:
     """The result gives the reason and keeps the partial text."""
-    here = world(said("", wants("echo", say="1")), cut("1, 2, 3, an", why=why, said_so="No more."))
+    here = scripted_agent(
+        model_reply("", wants("echo", say="1")), cut("1, 2, 3, an", why=why, said_so="No more.")
+    )
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -48,7 +50,7 @@ async def test_an_agent_whose_last_answer_is_incomplete_fails(why: str) -> None:
 async def test_a_call_whose_arguments_were_cut_off_is_not_made(call: ToolCall) -> None:
     """The next prompt reports the cut-off call to the model; a complete call is made."""
     whole = wants("echo", "c0", say="whole")
-    here = world(cut("", whole, call), "Done.")
+    here = scripted_agent(cut("", whole, call), "Done.")
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -64,7 +66,7 @@ async def test_a_call_whose_arguments_were_cut_off_is_not_made(call: ToolCall) -
 
 async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
     """A call with empty arguments in a complete answer is made with the empty object."""
-    here = world(said("", ToolCall(id="c1", name="echo", arguments="")), "Done.")
+    here = scripted_agent(model_reply("", ToolCall(id="c1", name="echo", arguments="")), "Done.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -75,7 +77,7 @@ async def test_a_call_without_arguments_in_a_complete_answer_is_made() -> None:
 @pytest.mark.parametrize("why", ["length", "content_filter"])
 async def test_an_answer_that_is_handed_in_by_an_incomplete_reply_is_incomplete(why: str) -> None:
     """The answer is incomplete although the arguments of ``finish`` are whole; the text is kept."""
-    here = world(cut("I think:", wants("finish", answer="Two."), why=why))
+    here = scripted_agent(cut("I think:", wants("finish", answer="Two."), why=why))
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -93,7 +95,7 @@ async def test_an_empty_answer_is_asked_for_once_more(second: str) -> None:
     A second empty answer fails, and no blank message is sent.
     """
     empty = cut(why="empty")
-    here = world(empty, second or empty)
+    here = scripted_agent(empty, second or empty)
 
     outcome = await here.run(asking(agent()), default="?")
 
@@ -106,7 +108,7 @@ async def test_an_empty_answer_is_asked_for_once_more(second: str) -> None:
 
 async def test_an_empty_answer_in_the_last_call_is_incomplete() -> None:
     """No call is left for a second attempt."""
-    here = world(cut(why="empty"), budget=Budget(max_llm_calls_small=1))
+    here = scripted_agent(cut(why="empty"), budget=Budget(max_llm_calls_small=1))
 
     outcome = await here.run(asking(agent()), default="?")
 
@@ -119,7 +121,7 @@ async def test_an_empty_answer_in_the_last_call_is_incomplete() -> None:
 
 async def test_an_incomplete_second_try_at_an_output_is_incomplete() -> None:
     """The second attempt is the agent's last answer."""
-    here = world("no JSON", cut('{"city": "Be'))
+    here = scripted_agent("no JSON", cut('{"city": "Be'))
     schema = {"type": "object", "required": ["city"]}
 
     outcome = await here.run(asking(agent(output={"schema": schema})), default="?")
@@ -134,7 +136,7 @@ async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomple
 ) -> None:
     """The second answer is kept if it is whole, otherwise the first one."""
     call = wants("finish", city=city) if city else ToolCall(id="c", name="finish", arguments="")
-    here = world(said("", wants("finish", town="Bern")), cut("", call))
+    here = scripted_agent(model_reply("", wants("finish", town="Bern")), cut("", call))
     schema = {"type": "object", "required": ["city"]}
 
     outcome = await here.run(asking(agent(tools=["echo"], output={"schema": schema})), default="?")
@@ -145,8 +147,8 @@ async def test_a_second_try_that_is_handed_in_by_an_incomplete_reply_is_incomple
 
 async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> None:
     """The agent halts as usual, and its result marks the text as incomplete."""
-    calls = (said("", wants("echo", say=f"{n}")) for n in range(2))
-    here = world(*calls, cut("As far as I"), budget=Budget(max_tool_calls=1))
+    calls = (model_reply("", wants("echo", say=f"{n}")) for n in range(2))
+    here = scripted_agent(*calls, cut("As far as I"), budget=Budget(max_tool_calls=1))
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -159,7 +161,7 @@ async def test_a_last_answer_after_a_limit_that_is_cut_off_is_no_output() -> Non
 async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
     """The caller gets the partial text and continues."""
     inner = agent(name="inner")
-    here = world(said("", wants("inner", input="?")), cut("So f"), "I see.")
+    here = scripted_agent(model_reply("", wants("inner", input="?")), cut("So f"), "I see.")
 
     outcome = await here.run(asking(agent(tools=[{"agent": inner}])), default="?")
 
@@ -173,12 +175,14 @@ async def test_a_sub_agent_reports_an_incomplete_answer_to_its_caller() -> None:
 @pytest.mark.parametrize("why", ["length", "content_filter", "empty"])
 async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
     """The messages are trimmed instead, and the event gives the reason."""
-    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+    turns = [model_reply("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [
+        model_reply("Done.")
+    ]
 
     async def answer(request: ModelRequest) -> ModelReply:
         return turns.pop(0) if request.tools else cut("Half a summ", why=why)
 
-    here = world(*[answer] * 9)
+    here = scripted_agent(*[answer] * 9)
     conversation = {"max_tokens": 700, "policy": "summarise"}
 
     outcome = await here.run(
@@ -196,8 +200,8 @@ async def test_an_incomplete_summary_never_replaces_messages(why: str) -> None:
 @pytest.mark.parametrize("text", ["", " \n"])
 async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(text: str) -> None:
     """A call of a tool that was not offered is an empty answer, in llm steps and in agents."""
-    call = said(text, wants("echo", say="1"))
-    here = world(call, call, call)
+    call = model_reply(text, wants("echo", say="1"))
+    here = scripted_agent(call, call, call)
 
     step = await here.run(graph(_llm()))
     asked = await here.run(asking(agent()), default="?")
@@ -209,12 +213,14 @@ async def test_an_answer_that_only_calls_a_tool_that_was_not_offered_is_empty(te
 
 async def test_a_summary_that_only_calls_a_tool_replaces_no_messages() -> None:
     """The messages are trimmed instead, and the event gives the reason."""
-    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+    turns = [model_reply("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [
+        model_reply("Done.")
+    ]
 
     async def answer(request: ModelRequest) -> ModelReply:
-        return turns.pop(0) if request.tools else said("", wants("echo", say="s"))
+        return turns.pop(0) if request.tools else model_reply("", wants("echo", say="s"))
 
-    here = world(*[answer] * 9)
+    here = scripted_agent(*[answer] * 9)
     window = {"max_tokens": 700, "policy": "summarise"}
 
     await here.run(asking(agent(tools=["echo"], conversation=window)), default="The task.")
@@ -226,8 +232,10 @@ async def test_a_summary_that_only_calls_a_tool_replaces_no_messages() -> None:
 
 async def test_a_last_answer_that_only_calls_a_tool_keeps_what_was_said() -> None:
     """After a limit refuses a tool call, the model is offered no tools but calls one again."""
-    again = said("", wants("echo", say="2"))
-    here = world(said("So far.", wants("echo", say="1")), again, budget=Budget(max_tool_calls=0))
+    again = model_reply("", wants("echo", say="2"))
+    here = scripted_agent(
+        model_reply("So far.", wants("echo", say="1")), again, budget=Budget(max_tool_calls=0)
+    )
 
     outcome = await here.run(asking(agent(tools=["echo"])), default="?")
 
@@ -242,7 +250,9 @@ def _llm(**data: Any) -> Any:
 @pytest.mark.parametrize("why", ["length", "refusal", "empty"])
 async def test_an_llm_step_fails_with_an_incomplete_answer(why: str) -> None:
     """The step's policy applies; ``allow_incomplete`` accepts the answer."""
-    here = world(cut("1, 2", why=why), cut("1, 2", why=why), cut("1, 2", why=why), "1, 2, 3")
+    here = scripted_agent(
+        cut("1, 2", why=why), cut("1, 2", why=why), cut("1, 2", why=why), "1, 2, 3"
+    )
 
     failed = await here.run(graph(_llm()))
     taken = await here.run(graph(_llm(allow_incomplete=True)))
@@ -257,7 +267,7 @@ async def test_an_llm_step_fails_with_an_incomplete_answer(why: str) -> None:
 @pytest.mark.parametrize("allow", [False, True])
 async def test_an_llm_step_with_tools_treats_incomplete_answers_alike(allow: bool) -> None:
     """An llm step with tools runs the same loop as an agent."""
-    here = world(said("", wants("echo", say="1")), cut("1, 2"))
+    here = scripted_agent(model_reply("", wants("echo", say="1")), cut("1, 2"))
     toolset = step("t", "toolset", {"tools": ["echo"]})
 
     outcome = await here.run(
@@ -284,7 +294,7 @@ async def test_text_that_was_streamed_before_a_stop_is_kept(end: str) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    here = world(writes)
+    here = scripted_agent(writes)
     limits = {"timeout_ms": 1000} if end == "timeout" else {}
     running = asyncio.create_task(here.run(asking(agent(limits=limits)), default="?"))
     await begun.wait()
@@ -313,7 +323,7 @@ async def test_text_that_came_with_a_call_before_a_stop_is_no_complete_answer(en
         await asyncio.Event().wait()
         raise AssertionError
 
-    here = world(said("First text.", wants("echo", say="1")), waits)
+    here = scripted_agent(model_reply("First text.", wants("echo", say="1")), waits)
     limits = {"timeout_ms": 1000} if end == "timeout" else {}
     running = asyncio.create_task(
         here.run(asking(agent(tools=["echo"], limits=limits)), default="?")
@@ -337,7 +347,7 @@ async def test_text_that_was_streamed_before_the_provider_failed_is_marked_so() 
         request.on_delta(Delta("content", "Turn off "))
         raise ModelError("m: cut off", retryable=False)
 
-    here = world(fails)
+    here = scripted_agent(fails)
 
     outcome = await here.run(asking(agent()), default="?")
 

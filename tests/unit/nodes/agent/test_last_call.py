@@ -10,11 +10,11 @@ from tests.unit.nodes.agent.world import (
     asking,
     events,
     kinds,
+    model_reply,
     result,
-    said,
+    scripted_agent,
     text_of,
     wants,
-    world,
 )
 
 
@@ -29,8 +29,11 @@ def calculate(expression: str, call_id: str = "c1") -> ToolCall:
 )
 async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reserve: int) -> None:
     """With a limit of two calls, an answer in the second call reaches the goal."""
-    here = world(
-        said("", calculate("6*7")), "42", budget=Budget(**{limit: 2}), wrap_up_reserve=reserve
+    here = scripted_agent(
+        model_reply("", calculate("6*7")),
+        "42",
+        budget=Budget(**{limit: 2}),
+        wrap_up_reserve=reserve,
     )
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
@@ -47,8 +50,8 @@ async def test_an_agent_that_needs_exactly_its_limit_completes(limit: str, reser
 @pytest.mark.req("cw/13.limit")
 async def test_the_last_call_of_the_budget_is_told_to_the_model() -> None:
     """A tool call in the last reply is not made, and the stop names the reserved amount."""
-    calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(3)]
-    here = world(*calls, budget=Budget(max_llm_calls_small=3))
+    calls = [model_reply(f"{n} so far.", calculate(f"{n}+1")) for n in range(3)]
+    here = scripted_agent(*calls, budget=Budget(max_llm_calls_small=3))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -71,10 +74,10 @@ async def test_the_last_call_of_the_budget_is_told_to_the_model() -> None:
 @pytest.mark.parametrize("where", ["limits", "its own budget", "the run's budget"])
 async def test_a_limit_of_turns_allows_so_many_calls(where: str, limit: int) -> None:
     """The last answer counts towards the limit, wherever the limit is set."""
-    calls = [said(f"{n} so far.", calculate(f"{n}+1")) for n in range(9)]
+    calls = [model_reply(f"{n} so far.", calculate(f"{n}+1")) for n in range(9)]
     budget = {"max_turns": limit}
     limits = {"limits": budget, "its own budget": {"budget": budget}}.get(where, {})
-    here = world(*calls, budget=Budget(**budget) if where == "the run's budget" else None)
+    here = scripted_agent(*calls, budget=Budget(**budget) if where == "the run's budget" else None)
 
     outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
 
@@ -93,7 +96,7 @@ async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(where: str, mo
     """A tool-call limit ends the first turn; the last answer needs a second turn."""
     limits = {"max_turns": most} if where == "limits" else {}
     budget = Budget(max_turns=None if limits else most, max_tool_calls=0)
-    here = world(said("I compute.", calculate("1+1")), "About 2.", budget=budget)
+    here = scripted_agent(model_reply("I compute.", calculate("1+1")), "About 2.", budget=budget)
 
     outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
 
@@ -108,8 +111,10 @@ async def test_a_last_answer_without_tools_is_a_turn_of_the_limit(where: str, mo
 
 async def test_the_tool_that_ends_an_agent_may_be_called_in_the_last_call() -> None:
     """Calling `finish` is an answer; another tool called with it is not called."""
-    end = said("", calculate("9*9"), wants("finish", "c2", answer="Two."))
-    here = world(said("", calculate("1+1")), end, budget=Budget(max_llm_calls_small=2))
+    end = model_reply("", calculate("9*9"), wants("finish", "c2", answer="Two."))
+    here = scripted_agent(
+        model_reply("", calculate("1+1")), end, budget=Budget(max_llm_calls_small=2)
+    )
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -120,8 +125,8 @@ async def test_the_tool_that_ends_an_agent_may_be_called_in_the_last_call() -> N
 @pytest.mark.parametrize(("ends", "terminate_reason"), [(True, "goal"), (False, "budget")])
 async def test_the_tokens_of_a_last_answer_are_kept_back(ends: bool, terminate_reason: str) -> None:
     """A turn takes 15 tokens; the third is the last, because a fourth would exceed the limit."""
-    calls = [said("", calculate(f"{n}+1")) for n in range(3)]
-    here = world(*calls[: 2 if ends else 3], "About 2.", budget=Budget(max_tokens=50))
+    calls = [model_reply("", calculate(f"{n}+1")) for n in range(3)]
+    here = scripted_agent(*calls[: 2 if ends else 3], "About 2.", budget=Budget(max_tokens=50))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 

@@ -5,19 +5,29 @@ import pytest
 from caseworker.models.ports import ModelReply, ModelRequest
 from caseworker.nodes.agent.conversation import ConversationTooLongError
 from caseworker.nodes.templates import compact
-from tests.unit.nodes.agent.world import agent, asking, events, result, said, wants, world
+from tests.unit.nodes.agent.world import (
+    agent,
+    asking,
+    events,
+    model_reply,
+    result,
+    scripted_agent,
+    wants,
+)
 
 
 @pytest.mark.req("003/long")
 @pytest.mark.parametrize("policy", ["trim", "summarise", "refuse"])
 async def test_a_conversation_that_is_too_long_is_cut_as_it_says(policy: str) -> None:
     """The question stays, calls keep their results, and an event lists the removed messages."""
-    turns = [said("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [said("Done.")]
+    turns = [model_reply("x" * 600, wants("echo", say=f"{n}")) for n in range(4)] + [
+        model_reply("Done.")
+    ]
 
     async def answer(request: ModelRequest) -> ModelReply:
-        return turns.pop(0) if request.tools else said("Summary!")
+        return turns.pop(0) if request.tools else model_reply("Summary!")
 
-    here = world(*[answer] * 9)
+    here = scripted_agent(*[answer] * 9)
     conversation = {"max_tokens": 700, "policy": policy}
 
     outcome = await here.run(
@@ -47,8 +57,8 @@ async def test_a_conversation_that_is_too_long_is_cut_as_it_says(policy: str) ->
 @pytest.mark.req("003/long")
 async def test_a_call_stores_what_it_adds_to_the_conversation() -> None:
     """Earlier answers and results are stored as references to their calls."""
-    turns = [said(f"{n} " * 100, wants("echo", say=f"{n} " * 100)) for n in range(60)]
-    here = world(*turns, "Done.")
+    turns = [model_reply(f"{n} " * 100, wants("echo", say=f"{n} " * 100)) for n in range(60)]
+    here = scripted_agent(*turns, "Done.")
 
     outcome = await here.run(
         asking(agent(tools=["echo"], limits={"max_turns": 100})), default="Go on."

@@ -22,10 +22,10 @@ from tests.unit.nodes.agent.world import (
     asking,
     calculate,
     kinds,
+    model_reply,
     result,
-    said,
+    scripted_agent,
     wants,
-    world,
 )
 from tests.unit.nodes.world import settle_down
 
@@ -33,7 +33,7 @@ from tests.unit.nodes.world import settle_down
 @pytest.mark.req("003/FR2.5")
 async def test_an_agent_asks_calls_and_answers() -> None:
     """The messages hold the question, the tool call, its result and the answer."""
-    here = world(said("Let me see.", calculate("6*7")), "It is 42.")
+    here = scripted_agent(model_reply("Let me see.", calculate("6*7")), "It is 42.")
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="6 times 7?")
 
@@ -68,7 +68,7 @@ async def test_an_agent_asks_calls_and_answers() -> None:
 async def test_a_missing_variable_fails_the_step_before_anything_is_asked() -> None:
     """Inputs arrive on their handles and are substituted once."""
     definition = agent(prompt={"system": "On ${topic}."}, inputs={"topic": {"type": "string"}})
-    here = world("Yes.")
+    here = scripted_agent("Yes.")
 
     assert isinstance(await here.failure(asking(definition), default="?"), AgentInputError)
     await here.run(asking(definition), default="?", inputs={"topic": "${x}"})
@@ -81,7 +81,7 @@ async def test_an_agent_that_is_asked_nothing_fails_before_anything_is_asked(
     asked: str | None,
 ) -> None:
     """The step fails for any empty input, and for a blank user message in the prompt."""
-    here = world("Yes.")
+    here = scripted_agent("Yes.")
     prompt = {"system": "Help.", "messages": [{"role": "user", "content": "${topic}"}]}
     blank = agent(prompt=prompt, inputs={"topic": {"type": "string", "default": " "}})
 
@@ -95,8 +95,8 @@ async def test_an_agent_that_is_asked_nothing_fails_before_anything_is_asked(
 async def test_a_limit_of_turns_allows_exactly_so_many(where: str) -> None:
     """The model is warned in the last turn, and the agent halts if it calls a tool there."""
     limits = {"max_turns": 2} if where == "limits" else {"budget": {"max_turns": 2}}
-    calls = [said("", calculate(f"{n}+1")) for n in range(2)]
-    here = world(*calls)
+    calls = [model_reply("", calculate(f"{n}+1")) for n in range(2)]
+    here = scripted_agent(*calls)
 
     outcome = await here.run(asking(agent(tools=["calculator"], limits=limits)), default="?")
 
@@ -115,7 +115,7 @@ async def test_a_limit_of_turns_allows_exactly_so_many(where: str) -> None:
 @pytest.mark.req("003/FR2.1")
 async def test_an_answer_in_the_last_turn_is_a_success() -> None:
     """An answer in the last allowed turn does not exceed the limit."""
-    here = world(said("", calculate("1+1")), "2")
+    here = scripted_agent(model_reply("", calculate("1+1")), "2")
 
     outcome = await here.run(
         asking(agent(tools=["calculator"], limits={"max_turns": 2})), default="?"
@@ -128,7 +128,7 @@ async def test_an_answer_in_the_last_turn_is_a_success() -> None:
 @pytest.mark.req("003/FR2.1")
 async def test_no_turns_means_no_calls() -> None:
     """A limit of zero allows no turn, not even a last answer."""
-    here = world()
+    here = scripted_agent()
 
     outcome = await here.run(asking(agent(limits={"max_turns": 0})), default="?")
 
@@ -139,7 +139,7 @@ async def test_no_turns_means_no_calls() -> None:
 async def test_a_reply_that_cannot_be_read_is_asked_for_once_more() -> None:
     """The request lists the available tools and belongs to the same turn."""
     unreadable = ModelError("m: ?", retryable=False, fault=ModelFault.UNREADABLE_REPLY)
-    here = world(unreadable, "Two.", unreadable, unreadable)
+    here = scripted_agent(unreadable, "Two.", unreadable, unreadable)
 
     once = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -156,8 +156,8 @@ async def test_a_reply_that_cannot_be_read_is_asked_for_once_more() -> None:
 
 async def test_a_tool_that_a_limit_refuses_halts_the_agent_with_what_it_has() -> None:
     """The other calls of the same reply that fit the limit finish."""
-    calls = said("", *(calculate(f"{n}+1", f"c{n}") for n in range(3)))
-    here = world(calls, "1 and 2.", budget=Budget(max_tool_calls=2))
+    calls = model_reply("", *(calculate(f"{n}+1", f"c{n}") for n in range(3)))
+    here = scripted_agent(calls, "1 and 2.", budget=Budget(max_tool_calls=2))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -179,8 +179,8 @@ async def test_the_time_of_an_agent_ends_what_is_in_flight(inside: str) -> None:
     async def never(_: Any) -> Any:
         await hang.wait()
 
-    first = said("So far.", wants("gate", n=1)) if inside == "tool" else never
-    here = world(first, more_tools=[gate])
+    first = model_reply("So far.", wants("gate", n=1)) if inside == "tool" else never
+    here = scripted_agent(first, more_tools=[gate])
 
     outcome = await here.run(
         asking(agent(tools=["gate"], limits={"timeout_ms": 1500})), default="?"
@@ -205,7 +205,7 @@ async def test_a_tool_that_does_not_end_at_its_time_is_followed_by_nothing() -> 
             except asyncio.CancelledError:
                 return {"n": 1}
 
-    here = world(said("", wants("gate", n=1)), "Went on.", more_tools=[Deaf()])
+    here = scripted_agent(model_reply("", wants("gate", n=1)), "Went on.", more_tools=[Deaf()])
 
     outcome = await here.run(
         asking(agent(tools=["gate"], limits={"timeout_ms": 1500})), default="?"
@@ -229,14 +229,16 @@ async def test_an_agent_out_of_time_halts_before_its_second_answer(second: str) 
 
     async def deaf(_: ModelRequest) -> ModelReply:
         here.token.trip(stop)
-        return said('{"town": "Bern"}')
+        return model_reply('{"town": "Bern"}')
 
     more: dict[str, Any] = {"output": {"schema": {"type": "string"}}}
     if second == "last answer":
-        here = world(said("So far.", wants("gate", n=1)), "never", more_tools=[Deaf()])
+        here = scripted_agent(
+            model_reply("So far.", wants("gate", n=1)), "never", more_tools=[Deaf()]
+        )
         more = {"tools": ["gate"], "limits": {"max_turns": 1}}
     else:
-        here = world(deaf, "never")
+        here = scripted_agent(deaf, "never")
     outcome = await here.run(asking(agent(**more)), default="?")
 
     found = result(outcome)
@@ -250,7 +252,9 @@ async def test_an_agent_out_of_time_halts_before_its_second_answer(second: str) 
 async def test_an_abort_reaches_the_tools_in_flight() -> None:
     """All tools in flight are cancelled, and no further call is made."""
     gate = Gate()
-    here = world(said("", wants("gate", n=1), wants("gate", n=2)), more_tools=[gate])
+    here = scripted_agent(
+        model_reply("", wants("gate", n=1), wants("gate", n=2)), more_tools=[gate]
+    )
     running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
     await settle_down()
     assert len(gate.began) == 2
@@ -269,8 +273,10 @@ async def test_an_abort_reaches_the_tools_in_flight() -> None:
 async def test_tools_that_allow_it_work_side_by_side_and_results_keep_the_order() -> None:
     """The results keep the order of the calls, whichever tool finishes first."""
     gate = Gate()
-    here = world(
-        said("", *(wants("gate", f"c{n}", n=n) for n in (1, 2, 3))), "Done.", more_tools=[gate]
+    here = scripted_agent(
+        model_reply("", *(wants("gate", f"c{n}", n=n) for n in (1, 2, 3))),
+        "Done.",
+        more_tools=[gate],
     )
     running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
     await settle_down()
@@ -289,7 +295,9 @@ async def test_tools_that_allow_it_work_side_by_side_and_results_keep_the_order(
 async def test_tools_that_do_not_allow_it_work_one_after_the_other() -> None:
     """The second tool starts when the first has finished."""
     gate = Gate(parallel_safe=False)
-    here = world(said("", wants("gate", n=1), wants("gate", n=2)), "Done.", more_tools=[gate])
+    here = scripted_agent(
+        model_reply("", wants("gate", n=1), wants("gate", n=2)), "Done.", more_tools=[gate]
+    )
     running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
     await settle_down()
     assert gate.began == [1]
@@ -312,7 +320,7 @@ async def test_tools_that_do_not_allow_it_work_one_after_the_other() -> None:
 )
 async def test_what_is_wrong_with_a_call_is_read_by_the_model(call: ToolCall, code: str) -> None:
     """The error goes to the model and does not fail the agent."""
-    here = world(said("", call), "I see.")
+    here = scripted_agent(model_reply("", call), "I see.")
 
     outcome = await here.run(asking(agent(tools=["calculator", "echo"])), default="?")
 
@@ -322,7 +330,7 @@ async def test_what_is_wrong_with_a_call_is_read_by_the_model(call: ToolCall, co
 
 async def test_a_tool_that_the_agent_does_not_name_is_not_there() -> None:
     """Tools of the process that the agent does not list are unavailable."""
-    here = world(said("", wants("echo", say="hi")), "Ok.")
+    here = scripted_agent(model_reply("", wants("echo", say="hi")), "Ok.")
 
     await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -332,8 +340,8 @@ async def test_a_tool_that_the_agent_does_not_name_is_not_there() -> None:
 
 async def test_the_same_calls_with_the_same_results_three_times_are_a_loop() -> None:
     """A different result in between resets the count."""
-    same, other = said("", calculate("1+1")), said("", calculate("1+2"))
-    here = world(same, same, other, same, same, same, "never")
+    same, other = model_reply("", calculate("1+1")), model_reply("", calculate("1+2"))
+    here = scripted_agent(same, same, other, same, same, same, "never")
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -348,7 +356,7 @@ async def test_the_same_calls_with_the_same_results_three_times_are_a_loop() -> 
 @pytest.mark.req("003/FR2.6")
 async def test_an_agent_says_that_it_is_done_by_a_tool() -> None:
     """The arguments of the call hold the answer."""
-    here = world(said("", calculate("1+1"), wants("finish", "c2", answer="Two.")))
+    here = scripted_agent(model_reply("", calculate("1+1"), wants("finish", "c2", answer="Two.")))
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -359,7 +367,7 @@ async def test_an_agent_says_that_it_is_done_by_a_tool() -> None:
 @pytest.mark.req("cw/9.error", "003/NFR2.1")
 async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
     """An error event is written as well."""
-    here = world(said("First.", calculate("1+1")), provider_down())
+    here = scripted_agent(model_reply("First.", calculate("1+1")), provider_down())
 
     outcome = await here.run(asking(agent(tools=["calculator"])), default="?")
 
@@ -374,7 +382,7 @@ async def test_a_model_that_fails_fails_the_agent_with_what_it_has() -> None:
 async def test_an_agent_that_waits_for_a_person_is_suspended_and_not_ended() -> None:
     """The log has `agent.suspended`, and no terminate reason is set."""
     gate = Gate()
-    here = world(said("", wants("gate", n=1)), more_tools=[gate])
+    here = scripted_agent(model_reply("", wants("gate", n=1)), more_tools=[gate])
     running = asyncio.create_task(here.run(asking(agent(tools=["gate"])), default="?"))
     await settle_down()
 

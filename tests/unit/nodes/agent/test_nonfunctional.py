@@ -15,14 +15,14 @@ from caseworker.models.ports import ModelError, ModelReply, ModelRequest
 from tests.support.graph_invariants import assert_sound
 from tests.support.work import counted_calls, counted_waits
 from tests.unit.cases.agent.world import BrokenTool
-from tests.unit.nodes.agent.world import agent, asking, said, wants, world
+from tests.unit.nodes.agent.world import agent, asking, model_reply, scripted_agent, wants
 
 TURNS = 200
 
 
 def turns(count: int, *, chars: int = 10) -> list[Any]:
     """Return `count` turns with one tool call each, and an answer."""
-    calls = [said("x" * chars, wants("echo", f"c{n}", say=str(n))) for n in range(count)]
+    calls = [model_reply("x" * chars, wants("echo", f"c{n}", say=str(n))) for n in range(count)]
     return [*calls, "Done."]
 
 
@@ -33,7 +33,7 @@ def unlimited() -> dict[str, Any]:
 @pytest.mark.req("003/NFR1.1")
 async def test_a_turn_costs_far_less_than_100_ms() -> None:
     """The limits in calls and lines are a quarter above the measured few milliseconds."""
-    here = world(*turns(TURNS), budget=Budget())
+    here = scripted_agent(*turns(TURNS), budget=Budget())
 
     with counted_calls(lines=True) as work:
         outcome = await here.run(asking(unlimited()), default="?")
@@ -46,7 +46,7 @@ async def test_a_turn_costs_far_less_than_100_ms() -> None:
 @pytest.mark.req("003/NFR1.1")
 async def test_a_turn_waits_for_nothing_but_its_model_and_tools() -> None:
     """The model and the tool answer at once here, so the event loop never has to wait."""
-    here = world(*turns(TURNS), budget=Budget())
+    here = scripted_agent(*turns(TURNS), budget=Budget())
 
     with counted_waits() as waits:
         outcome = await here.run(asking(unlimited()), default="?")
@@ -61,9 +61,9 @@ async def test_a_wait_within_a_turn_is_noticed() -> None:
 
     async def late(request: ModelRequest) -> ModelReply:
         await asyncio.sleep(0.002)
-        return said("Done.")
+        return model_reply("Done.")
 
-    here = world(late, budget=Budget())
+    here = scripted_agent(late, budget=Budget())
 
     with counted_waits() as waits:
         await here.run(asking(unlimited()), default="?")
@@ -75,7 +75,7 @@ def long_session(count: int) -> None:
     """Run turns with 400 kB of answers in this process and print its peak memory in bytes."""
 
     async def session() -> None:
-        here = world(*turns(count, chars=400_000 // count), budget=Budget())
+        here = scripted_agent(*turns(count, chars=400_000 // count), budget=Budget())
         outcome = await here.run(asking(unlimited()), default="?")
         assert outcome.steps["a"].outputs["result"]["turn_count"] == count + 1
 
@@ -101,7 +101,7 @@ def test_the_process_of_a_long_session_stays_under_500_megabytes(count: int) -> 
 @pytest.mark.req("003/NFR3.1", "003/NFR3.2")
 async def test_the_end_of_an_agent_is_logged_with_turns_tokens_and_duration() -> None:
     """The log line has named fields and no sentence."""
-    here = world(*turns(2))
+    here = scripted_agent(*turns(2))
 
     with capture_logs() as logs:
         await here.run(asking(unlimited()), default="?")
@@ -134,7 +134,7 @@ async def test_everything_that_goes_wrong_in_an_agent_is_logged_with_its_fields(
     busy = ModelError("busy", retryable=True, status=503)
     definition = agent(tools=["broken"], model={"fallbacks": ["big"]})
     down = [busy, busy]
-    here = world(said("", wants("broken")), *down, *down, more_tools=[BrokenTool()])
+    here = scripted_agent(model_reply("", wants("broken")), *down, *down, more_tools=[BrokenTool()])
     policy = {"on_error": "retry", "retry_count": 1, "retry_delay_ms": 0}
     graph = asking(definition)
     graph["steps"][0]["policy"] = policy
@@ -151,7 +151,7 @@ async def test_everything_that_goes_wrong_in_an_agent_is_logged_with_its_fields(
 @pytest.mark.req("003/NFR3.3", "001/wiring")
 async def test_a_tool_call_is_a_child_of_the_llm_call_that_asked_for_it() -> None:
     """Events name the agent's node; its LLM calls are children of that node."""
-    here = world(*turns(2))
+    here = scripted_agent(*turns(2))
 
     await here.run(asking(unlimited()), default="?")
 

@@ -4,7 +4,7 @@ import pytest
 
 from caseworker.engine.events import CONTENT_CHUNK, THINKING
 from caseworker.nodes.agent.references import LEAST_CHARS, key_in_event, part_in, whole_event_data
-from tests.unit.nodes.agent.world import agent, asking, events, said, wants, world
+from tests.unit.nodes.agent.world import agent, asking, events, model_reply, scripted_agent, wants
 
 
 @pytest.mark.parametrize("kind", [CONTENT_CHUNK, THINKING])
@@ -28,7 +28,7 @@ async def test_arguments_and_results_of_tools_are_stored_once_if_they_are_long(c
     arguments, result = ('{"say": "%s"}', '{"said":"%s","times":1}')
     texts = [text % ("x" * (chars - len(text) + 2)) for text in (arguments, result)]
     calls = [wants("echo", say=text[text.index("x") : text.rindex("x") + 1]) for text in texts]
-    here = world(said("", calls[0]), said("", calls[1]), "Ok.")
+    here = scripted_agent(model_reply("", calls[0]), model_reply("", calls[1]), "Ok.")
 
     await here.run(asking(agent(tools=["echo"])), default="?")
 

@@ -5,7 +5,16 @@ import pytest
 from caseworker.core.budget.budget import Budget
 from caseworker.core.trace.node import path_of
 from tests.unit.cases.agent.world import provider_down
-from tests.unit.nodes.agent.world import agent, asking, calculate, kinds, result, said, wants, world
+from tests.unit.nodes.agent.world import (
+    agent,
+    asking,
+    calculate,
+    kinds,
+    model_reply,
+    result,
+    scripted_agent,
+    wants,
+)
 from tests.unit.nodes.world import NodeRun, graph, link, step
 
 
@@ -19,9 +28,9 @@ async def test_an_agent_calls_an_agent() -> None:
         inputs={"what": {"type": "string"}},
         tools=["calculator"],
     )
-    here = world(
-        said("", wants("adder", input="Now.", what="numbers")),
-        said("", calculate("1+1")),
+    here = scripted_agent(
+        model_reply("", wants("adder", input="Now.", what="numbers")),
+        model_reply("", calculate("1+1")),
         "Two.",
         "It is two.",
     )
@@ -61,10 +70,10 @@ async def test_an_agent_calls_an_agent() -> None:
 async def test_what_ends_an_inner_agent_alone_is_a_result_for_its_caller() -> None:
     """The sub-agent's own limit or failure is reported to its caller as a tool result."""
     inner = agent(name="inner", tools=["calculator"], limits={"max_turns": 1})
-    here = world(
-        said("", wants("inner", "c1", input="Go.")),
-        said("Half.", calculate("1+1")),
-        said("", wants("inner", "c2", input="Go again.")),
+    here = scripted_agent(
+        model_reply("", wants("inner", "c1", input="Go.")),
+        model_reply("Half.", calculate("1+1")),
+        model_reply("", wants("inner", "c2", input="Go again.")),
         provider_down(),
         "It could not.",
     )
@@ -80,9 +89,9 @@ async def test_what_ends_an_inner_agent_alone_is_a_result_for_its_caller() -> No
 async def test_the_limit_of_the_caller_ends_both() -> None:
     """A limit of the caller's scope is not the sub-agent's own limit."""
     inner = agent(name="inner", tools=["calculator"])
-    here = world(
-        said("", wants("inner", input="Go.")),
-        said("", calculate("1+1")),
+    here = scripted_agent(
+        model_reply("", wants("inner", input="Go.")),
+        model_reply("", calculate("1+1")),
         "never",
         budget=Budget(max_llm_calls_small=1),
     )
@@ -97,9 +106,9 @@ async def test_the_limit_of_the_caller_ends_both() -> None:
 @pytest.mark.req("003/sub", "004/pipeline")
 async def test_agents_and_toolsets_are_linked_to_agents() -> None:
     """A linked agent has its own links."""
-    here = world(
-        said("", wants("inner", input="Go.")),
-        said("", wants("echo", say="hi")),
+    here = scripted_agent(
+        model_reply("", wants("inner", input="Go.")),
+        model_reply("", wants("echo", say="hi")),
         "Said.",
         "All said.",
     )
@@ -121,7 +130,7 @@ async def test_agents_and_toolsets_are_linked_to_agents() -> None:
 
 async def test_a_step_that_asks_a_model_uses_linked_tools() -> None:
     """The step uses the tools over several turns."""
-    here: NodeRun = world(said("", wants("echo", say="hi")), "It says hi.")
+    here: NodeRun = scripted_agent(model_reply("", wants("echo", say="hi")), "It says hi.")
     parts = graph(
         step("ask", "llm", {"prompt": "Say ${default}."}),
         step("t", "toolset", {"tools": ["echo"]}),

@@ -17,7 +17,15 @@ from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.tools.calculator import Calculator
 from caseworker_cases.tools.calendar import Calendar
-from tests.unit.nodes.agent.world import Gate, agent, asking, events, said, wants, world
+from tests.unit.nodes.agent.world import (
+    Gate,
+    agent,
+    asking,
+    events,
+    model_reply,
+    scripted_agent,
+    wants,
+)
 
 
 class Servers:
@@ -47,7 +55,7 @@ class Servers:
 
 
 def with_servers(servers: Servers, *lines: Any, **more: Any) -> Any:
-    here = world(*lines, **more)
+    here = scripted_agent(*lines, **more)
     tools = ToolDispatch(
         ToolRegistry(),
         ToolPolicy(),
@@ -86,7 +94,7 @@ async def test_an_execution_that_begins_again_offers_what_the_first_one_did() ->
     """The tool list comes from the journal, and the server is not called again."""
     servers = Servers("read", "write")
     graph = asking(agent(tools=[{"mcp": "files"}]))
-    here = with_servers(servers, said("", wants("nothing")), "Ok.")
+    here = with_servers(servers, model_reply("", wants("nothing")), "Ok.")
     await here.run(graph, default="?")
     here.journal.reopen()
     here.journal._earlier.pop("step:a")
@@ -104,7 +112,7 @@ async def test_an_execution_that_begins_again_offers_what_the_first_one_did() ->
 
 async def test_names_that_become_the_same_stay_apart() -> None:
     """The second of two equal tool names gets a number."""
-    here = world("Ok.", more_tools=[Gate("a.b"), Gate("a_b")])
+    here = scripted_agent("Ok.", more_tools=[Gate("a.b"), Gate("a_b")])
 
     await here.run(asking(agent(tools=["a.b", "a_b"])), default="?")
 
@@ -115,7 +123,7 @@ async def test_names_that_become_the_same_stay_apart() -> None:
 async def test_a_tool_of_many_uses_is_offered_as_its_functions() -> None:
     """A function's call is a call of the tool, in the trace and in events."""
     call = wants("calendar_date_after", date="2025-01-15", amount=45, unit="days")
-    here = world(said("", call), "March 1.", more_tools=[Calendar()])
+    here = scripted_agent(model_reply("", call), "March 1.", more_tools=[Calendar()])
 
     outcome = await here.run(asking(agent(tools=["calendar"])), default="?")
 
@@ -147,7 +155,9 @@ async def test_what_is_wrong_with_the_call_of_a_function_says_what_it_takes(
     args: dict[str, Any], problem: str
 ) -> None:
     """Fixed arguments cannot be given, and the tool validates the values."""
-    here = world(said("", wants("calendar_date_after", **args)), "Ok.", more_tools=[Calendar()])
+    here = scripted_agent(
+        model_reply("", wants("calendar_date_after", **args)), "Ok.", more_tools=[Calendar()]
+    )
 
     await here.run(asking(agent(tools=["calendar"])), default="?")
 

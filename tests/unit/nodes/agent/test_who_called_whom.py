@@ -11,10 +11,9 @@ from caseworker.core.trace.explain import explain
 from caseworker.core.trace.node import path_of
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import TOOL, TOOL_CALL_ID, TraceContext, spans_of
-from tests.unit.cases.agent.world import cannot
+from tests.unit.cases.agent.world import cannot, case_run
 from tests.unit.cases.agent.world import plan as planned
-from tests.unit.cases.agent.world import world as case_world
-from tests.unit.nodes.agent.world import agent, asking, said, wants, world
+from tests.unit.nodes.agent.world import agent, asking, model_reply, scripted_agent, wants
 
 CALCULATOR = {"expression": "1+1"}
 
@@ -41,10 +40,10 @@ def parents(snapshot: Snapshot) -> dict[str, str]:
 def agent_run(**settings: Any) -> Any:
     """Run an agent that calls two tools at once and a sub-agent, which calls a tool."""
     inner = agent(name="inner", tools=["calculator"])
-    return world(
-        said("", wants("echo", "c1", say="a"), wants("echo", "c2", say="b")),
-        said("", wants("inner", "c3", input="Go.")),
-        said("", wants("calculator", "c4", **CALCULATOR)),
+    return scripted_agent(
+        model_reply("", wants("echo", "c1", say="a"), wants("echo", "c2", say="b")),
+        model_reply("", wants("inner", "c3", input="Go.")),
+        model_reply("", wants("calculator", "c4", **CALCULATOR)),
         "Two.",
         "It is two.",
         **settings,
@@ -110,7 +109,7 @@ async def test_the_tools_of_a_case_are_children_of_the_plan_that_names_them() ->
     """If the first reply was no plan, the parent is the reprompt; each pass has its own plan."""
     action = ("calculator", CALCULATOR)
     replies = ['{"no": "plan"}', planned(action), planned(action, action), cannot()]
-    here = case_world(replies, big=[cannot(), cannot()])
+    here = case_run(replies, big=[cannot(), cannot()])
 
     await here.run(gold_answer="3")
 

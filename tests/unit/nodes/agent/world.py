@@ -21,7 +21,7 @@ from tests.unit.nodes.world import NodeRun, graph, step
 Line = str | ModelReply | Exception | Callable[[ModelRequest], Awaitable[ModelReply]]
 
 
-def said(text: str = "", *calls: ToolCall, thinking: str = "", **more: Any) -> ModelReply:
+def model_reply(text: str = "", *calls: ToolCall, thinking: str = "", **more: Any) -> ModelReply:
     """Return a complete model reply."""
     usage = TokenUsage(tokens_in=10, tokens_out=5)
     return ModelReply(
@@ -31,7 +31,7 @@ def said(text: str = "", *calls: ToolCall, thinking: str = "", **more: Any) -> M
 
 def cut(text: str = "", *calls: ToolCall, why: str = "length", said_so: str = "") -> ModelReply:
     """Return an incomplete reply."""
-    return said(text, *calls, incomplete=Incomplete(why), incomplete_reason=said_so or None)
+    return model_reply(text, *calls, incomplete=Incomplete(why), incomplete_reason=said_so or None)
 
 
 def wants(name: str, /, call_id: str = "c1", **args: Any) -> ToolCall:
@@ -53,7 +53,7 @@ class Lines:
         line = self.lines.pop(0)
         if isinstance(line, Exception):
             raise line
-        reply = said(line) if isinstance(line, str) else line
+        reply = model_reply(line) if isinstance(line, str) else line
         if not isinstance(reply, ModelReply):
             reply = await reply(request)
         if request.on_delta is not None:
@@ -120,7 +120,8 @@ def asking(definition: Mapping[str, Any], *parts: Any, **data: Any) -> dict[str,
     return graph(step("a", "agent", {"agent": definition, **data}), *parts)
 
 
-def world(*lines: Line, **settings: Any) -> NodeRun:
+def scripted_agent(*lines: Line, **settings: Any) -> NodeRun:
+    """Return a run of agents whose model gives these replies."""
     return NodeRun(small=Lines(list(lines)), **settings)  # type: ignore[arg-type]
 
 

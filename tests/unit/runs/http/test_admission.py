@@ -9,11 +9,12 @@ import pytest
 from caseworker.core.budget.budget import Budget
 from caseworker.models.table import ModelTable, Tier
 from caseworker.platform.http.problems import ProblemError
-from caseworker.runs.http.admission import CaseAdmission, request_hash
-from caseworker.runs.http.body import CaseBody
+from caseworker.runs.http.admission import request_hash
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
 from caseworker.runs.run import NewRun
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
+from caseworker_cases.api import CaseAdmission
+from caseworker_cases.schemas import CaseBody
 from caseworker_cases.tools.calculator import Calculator
 from tests.support.limits import api_limits, tier_model, tool_dispatch
 

@@ -5,21 +5,19 @@ from typing import Any
 
 import pytest
 
+from caseworker.features.definitions.http import GraphToValidate, NewAgentBody, NewGraphBody
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.runs.http.admission import CaseAdmission
-from caseworker.runs.http.body import AgentRunBody, CaseBody, GraphRunBody, ResumeRunBody
-from caseworker.runs.http.definition_body import (
-    DefinitionByName,
-    GraphToValidate,
-    NewAgentBody,
-    NewGraphBody,
-)
+from caseworker.runs.http.body import AgentRunBody, GraphRunBody, ResumeRunBody
+from caseworker.runs.http.fields import DefinitionByName
+from caseworker.runs.http.kinds import EXAMPLES
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
 from caseworker.runs.kinds import KINDS
 from caseworker.settings.schema import Settings
+from caseworker_cases.api import CaseAdmission
+from caseworker_cases.schemas import CaseBody
 from tests.support.limits import api_limits
 
 
@@ -32,12 +30,15 @@ def catalog() -> NodeCatalog:
     return build_catalog(settings, build_models(settings), tools, toolbox)
 
 
-@pytest.mark.parametrize("name", RUNS)
+EXAMPLES_OF_RUNS = {**EXAMPLES, **RUNS}
+
+
+@pytest.mark.parametrize("name", EXAMPLES_OF_RUNS)
 def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: NodeCatalog) -> None:
     """Each example run is accepted without errors or warnings."""
-    value: Any = RUNS[name]["value"]
+    value: Any = EXAMPLES_OF_RUNS[name]["value"]
     if "from" in value:
-        assert ResumeRunBody.model_validate(value).from_.run_id in str(RUNS)
+        assert ResumeRunBody.model_validate(value).from_.run_id in str(EXAMPLES)
         return
     if value.get("kind") == "agent":
         agent = AgentRunBody.model_validate(value).agent

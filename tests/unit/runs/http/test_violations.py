@@ -14,8 +14,8 @@ from caseworker.platform import validation
 from caseworker.platform.http.problems import MAX_VIOLATIONS, Violation, violations_of
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import field_of
-from caseworker.runs.http.body import CaseBody
 from caseworker.runs.http.problems import graph_violations, words_of
+from caseworker_cases.schemas import CaseBody
 
 CANARY = "canary-5e1f"
 

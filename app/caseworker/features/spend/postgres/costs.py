@@ -15,6 +15,8 @@ A statement adds up four sources in one snapshot:
 - rows of runs in the incomplete hours at both ends of the range
 - calls of queued and running runs; a run that was never claimed has made none, so it only counts
 - calls of runs that the background loop has not reached after a migration (``cost_backfill``)
+
+See docs/internals.md, "Kept costs".
 """
 
 from collections.abc import Mapping
@@ -22,9 +24,49 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from sqlalchemy import BigInteger, Boolean, Column, Double, Identity, Integer, Numeric, Table, Text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, run_key
 from caseworker.runs.read.postgres.run_listing import AGENT_NAME, RUNS_AN_AGENT
+
+run_costs = Table(
+    "run_costs",
+    metadata,
+    *run_key(),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("seconds", Double),
+    *columns(Text, "stop_kind stop_detail agent model"),
+    *columns(Boolean, "of_model summed", nullable=False),
+    *columns(BigInteger, "llm_calls tokens", nullable=False),
+    *columns(Numeric, "cost_usd cost_usd_estimated", nullable=False),
+)
+"""Costs of runs that have ended, by model."""
+
+cost_sums = Table(
+    "cost_sums",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("span", Text, primary_key=True),
+    Column("start", INSTANT, primary_key=True),
+    Column("seq", BigInteger, Identity(always=True), primary_key=True),
+    *columns(Text, "status", nullable=False),
+    *columns(Text, "stop_kind stop_detail agent model"),
+    *columns(Boolean, "of_model merged", nullable=False),
+    *columns(BigInteger, "runs parts llm_calls tokens", nullable=False),
+    *columns(Numeric, "cost_usd cost_usd_estimated", nullable=False),
+)
+"""Sums of ``run_costs`` by hour and day in UTC, as rows that are added up."""
+
+cost_backfill = Table(
+    "cost_backfill",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("before", INSTANT, nullable=False),
+)
+"""Tenants whose runs accepted before a time may lack rows in ``run_costs``."""
 
 FIRST: Final = datetime.min.replace(tzinfo=UTC)
 LAST: Final = datetime.max.replace(tzinfo=UTC)

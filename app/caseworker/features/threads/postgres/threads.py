@@ -23,7 +23,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.features.quotas.postgres.enforcement import quota_of, storing
+from caseworker.features.expiry import DUE, Batch
+from caseworker.features.quotas.postgres import quota_of, storing
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.memory import ThreadVersion
 from caseworker.features.threads.postgres.branches import PostgresBranches
@@ -42,7 +43,6 @@ from caseworker.platform.paging import Page
 from caseworker.platform.postgres.connections import is_refusal
 from caseworker.platform.postgres.engines import Engines, read_rows, transaction
 from caseworker.runs.errors import IdempotencyMismatchError, RunConflictError
-from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata, run_key, runs
 from caseworker.runs.quotas import UNLIMITED, Quota
@@ -407,17 +407,11 @@ def _thread(row: Row) -> Thread:
     return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **fields)
 
 
-def _content(row: Row) -> dict[str, Any]:
-    if row["answer"] is None:
-        names = ("incomplete", "incomplete_reason", "model")
-        return {"content": row["content"], **dict.fromkeys(names)}
-    answer = StoredAnswer.of_json(row["answer"])
-    return {
-        "content": answer.content,
-        "incomplete": answer.incomplete,
-        "incomplete_reason": answer.incomplete_reason,
-        "model": answer.model,
-    }
+def _content(row: Row) -> Mapping[str, Any]:
+    if row["answer"] is not None:
+        return StoredAnswer.of_json(row["answer"]).displayed
+    names = ("incomplete", "incomplete_reason", "model")
+    return {"content": row["content"], **dict.fromkeys(names)}
 
 
 def _plain(value: Any) -> Any:

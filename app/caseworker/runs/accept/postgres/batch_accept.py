@@ -3,22 +3,29 @@
 A run that the batch leaves out because of a conflict is accepted separately, by an insert that
 handles all cases. As in :mod:`run_statements`, the statements are SQL text with placeholders of the
 psycopg driver, and take their rows as one JSON document.
+
+A batch only inserts runs whose tenant has no limit. The feature ``quotas`` checks the other runs,
+through the port :class:`AcceptChecks`.
+
+See docs/internals.md, "One row decides".
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import psycopg
 from psycopg.errors import LockNotAvailable
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.platform.postgres.group_commit import RetryLater
 from caseworker.platform.postgres.json_text import dump
 from caseworker.platform.postgres.locks import TRY_IDEMPOTENCY_KEY
-from caseworker.runs.errors import QueueFullError
+from caseworker.runs.errors import QueueFullError, QuotaExceededError, RateState
 from caseworker.runs.postgres.queue_jobs import EXECUTE, QUEUE
 from caseworker.runs.postgres.rows import ACCEPTED_COLUMNS, Row, new_run_to_json
 from caseworker.runs.postgres.tables import runs
@@ -52,8 +59,9 @@ SELECT {_VALUES}, now.at,
 FROM json_to_recordset(%s::json) AS new(
     {_TYPED}, worker_id text, claimed boolean,
     start_at timestamptz, max_stored_bytes bigint, remembered jsonb
-), (SELECT clock_timestamp() AS at) AS now
+), (SELECT now() AS at) AS now
 """  # noqa: S608
+"""Messages that a trigger stores with a run get the same time, that of the transaction."""
 
 NEARLY_FULL_BYTES = 1 << 28
 """Remaining storage, in bytes, below which a tenant's runs are accepted one by one.
@@ -279,7 +287,7 @@ async def accept_in_batch(
     """Insert runs: the claimed ones with one statement, then the queued ones with another.
 
     Each statement is its own transaction; a run is queued together with its job or not at all. For
-    each run, the result is its creation time, QueueFullError, or Later if the insert must be
+    each run, the result is its creation time, QueueFullError, or RetryLater if the insert must be
     retried. None means that the run has a conflict and must be accepted separately.
     """
     first: dict[RunKey, RunInsert] = {}
@@ -365,3 +373,63 @@ def _key_of(row: Row) -> RunKey:
 
 def _document(inserts: Sequence[RunInsert]) -> str:
     return f"[{','.join(insert.row for insert in inserts)}]"
+
+
+class RunCheck(Protocol):
+    """Decides whether a run is accepted, in the transaction that stores it."""
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the run may be claimed at once, without waiting for other runs of its tenant."""
+        ...
+
+    @property
+    def cannot_start(self) -> QuotaExceededError:
+        """The error for a run that must not wait for other runs of its tenant, but would."""
+        ...
+
+    @property
+    def restricted(self) -> NewRun:
+        """The run, with the restrictions of its tenant added to its request."""
+        ...
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """The accounts in which the calls of the run reserve."""
+        ...
+
+    def storing(self, connection: AsyncConnection) -> AbstractAsyncContextManager[None]:
+        """Check the storage of the tenant after the writes of the block.
+
+        Raises:
+            QuotaExceededError: the transaction must be rolled back.
+        """
+        ...
+
+    async def charge(self, connection: AsyncConnection, *, queued: bool) -> RateState | None:
+        """Charge the stored run to its tenant; return the state of the rate limit, if any.
+
+        Raises:
+            QuotaExceededError: the transaction must be rolled back.
+            GraphRefusedError: the run uses a model that the tenant may not use.
+        """
+        ...
+
+
+class AcceptChecks(Protocol):
+    """Checks runs when they are accepted, in the transactions that store them.
+
+    ``usual`` is the quota of tenants without their own quota.
+    """
+
+    async def check_of(
+        self, connection: AsyncConnection, new: NewRun, usual: Quota
+    ) -> RunCheck | None:
+        """Lock the tenant and return the check of a run; None if no limit applies."""
+        ...
+
+    async def left_of_rate(
+        self, connection: AsyncConnection, tenant: str, usual: Quota
+    ) -> RateState | None:
+        """Return the state of a tenant's rate limit without consuming it; None without a limit."""
+        ...

@@ -2,6 +2,8 @@
 
 The contents stay in the database. Python reads only the few columns that decide which rows are
 imported. The new run has copies, so later changes to the old run do not affect it.
+
+See docs/internals.md, "Recovery".
 """
 
 import asyncio

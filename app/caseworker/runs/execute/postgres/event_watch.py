@@ -4,6 +4,8 @@ Events that this process stores wake its followers directly. For all other follo
 query polls every 50 ms, regardless of the number of followers. Without followers, no query is sent.
 Polling is used because NOTIFY would serialize the commits of all writers. It also works with
 processes of other releases.
+
+See docs/internals.md, "The journal and its barrier".
 """
 
 import asyncio

@@ -4,6 +4,8 @@ Accepting and cancelling write the row of a run that may not exist yet. Both ins
 update the existing one, so a cancel request takes effect even if it arrives before its run. A
 batched insert stores new runs without conflicts, which is the common case. :func:`accept_in`
 accepts the runs that this insert does not store.
+
+See docs/internals.md, "One row decides".
 """
 
 import asyncio
@@ -27,13 +29,14 @@ from caseworker.runs.accept.postgres.batch_accept import (
     ACCEPT_ONE,
     COUNT_QUEUED,
     COUNT_QUEUED_OF,
+    AcceptChecks,
+    RunCheck,
     RunInsert,
     few_of_queue,
 )
 from caseworker.runs.accept.postgres.batch_accept import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
-from caseworker.runs.accept.postgres.checks import AcceptChecks
 from caseworker.runs.accept.postgres.run_import import import_run
 from caseworker.runs.errors import (
     IdempotencyMismatchError,
@@ -44,7 +47,7 @@ from caseworker.runs.errors import (
 from caseworker.runs.execute.outcome import cancelled_while_queued, stopped_while_queued
 from caseworker.runs.execute.postgres.suspension import suspend_in
 from caseworker.runs.journal.event_log import late_result
-from caseworker.runs.journal.postgres.journal_rows import (
+from caseworker.runs.journal.journal_rows import (
     call_to_json,
     event_to_json,
     finish_to_json,
@@ -54,9 +57,9 @@ from caseworker.runs.journal.postgres.journal_rows import (
 from caseworker.runs.journal.replay import restore
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
+from caseworker.runs.postgres.erasure import erase_in
 from caseworker.runs.postgres.listener import CANCEL_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs
-from caseworker.runs.postgres.retention import erase_in
 from caseworker.runs.postgres.rows import (
     accepted_run,
     cancel_request_from_row,
@@ -138,6 +141,8 @@ class PostgresRuns(PostgresRunReader):
     limits: StoreLimits
     leaves_suspects: bool = False
     """Whether the next run is none that is executed alone in a process."""
+    kinds: list[str] | None = None
+    """Kinds of runs to claim; None claims runs of all kinds."""
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
     """Runs that this process is inserting; the event is set when the insert has finished."""
     _in_batches: bool = field(init=False)
@@ -244,11 +249,12 @@ class PostgresRuns(PostgresRunReader):
         one = (None, None) if key is None else (key.tenant, key.run_id)
         suspects = False if key is None and self.leaves_suspects else None
         parameters = (worker_id, self.limits.quota.max_running, *one, list(excluding), suspects)
-        return await self._claim(CLAIM, parameters)
+        return await self._claim(CLAIM, (*parameters, self.kinds))
 
     async def claim_suspect(self, worker_id: str) -> Run | None:
         """Claim a queued suspect; return None if there is none, or two are being executed."""
-        return await self._claim(CLAIM_SUSPECT, (worker_id, self.limits.quota.max_running))
+        parameters = worker_id, self.limits.quota.max_running, self.kinds
+        return await self._claim(CLAIM_SUSPECT, parameters)
 
     async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
         """Claim a run that has started and was stopped, unless a worker owns it."""
@@ -354,6 +360,9 @@ async def accept_in(
         QuotaExceededError: a quota of the tenant is exhausted.
         SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`import_run`.
     """
+    # The order of locks is that of platform/postgres/locks.py: the idempotency key, the tenant,
+    # the row of the run (ON CONFLICT), the row of its source, the rows of quotas. A claim also
+    # locks the tenant before the row. Another order can deadlock with it.
     if new.idempotency_key is not None:
         earlier = await _earlier_by_key(connection, new)
         if earlier is not None:
@@ -378,24 +387,34 @@ async def accept_in(
         await _cancel_unstarted(connection, run, cancel_request)
         return Accepted(await read_run(connection, new.key), created=True)
     run = replace(accepted_run(new, worker_id, row["created_at"]), fence=row["fence"])
-    queued = worker_id is None and not overdue
-    if queued and admission is not None and KINDS[run.kind].is_external:
-        raise admission.cannot_start
-    max_queued, rate = limits.max_queued, None
-    if (
-        queued
-        and max_queued is not None
-        and not await _queue_has_capacity(connection, new, max_queued)
-    ):
-        if admission is not None:
-            rate = await limits.checks.left_of_rate(connection, new.key.tenant, limits.quota)
-        raise QueueFullError(rate)
+    rate = None
+    if worker_id is None and not overdue:
+        await _require_place(connection, new, admission, limits)
     if admission is not None:
-        rate = await admission.charge(connection, queued=queued)
+        rate = await admission.charge(connection, queued=worker_id is None and not overdue)
         run = replace(run, accounts=admission.accounts)
     if overdue:
         run, _ = await _halt_overdue(connection, run)
     return Accepted(run, created=True, rate=rate)
+
+
+async def _require_place(
+    connection: AsyncConnection, new: NewRun, admission: RunCheck | None, limits: StoreLimits
+) -> None:
+    """Check that a run that this transaction has stored may wait in the queue.
+
+    Raises:
+        QuotaExceededError: the run cannot wait, because it only works while its client does.
+        QueueFullError: too many runs are queued.
+    """
+    if admission is not None and KINDS[new.request.kind].is_external:
+        raise admission.cannot_start
+    if limits.max_queued is None or await _queue_has_capacity(connection, new, limits.max_queued):
+        return
+    rate = None
+    if admission is not None:
+        rate = await limits.checks.left_of_rate(connection, new.key.tenant, limits.quota)
+    raise QueueFullError(rate)
 
 
 async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) -> Accepted:

@@ -1,4 +1,4 @@
-"""Suspends runs until an approval that they wait for is decided.
+"""Suspends runs that wait for the decision of an approval.
 
 A statement that itself waits for the lock of a run's row would not see rows committed during the
 wait. The row is therefore locked in a separate statement before.

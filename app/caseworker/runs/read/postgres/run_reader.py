@@ -18,14 +18,14 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.runs.journal.event_log import ENDS, STARTS
-from caseworker.runs.journal.postgres.journal import PostgresJournal
-from caseworker.runs.journal.postgres.journal_rows import (
+from caseworker.runs.journal.journal_rows import (
     call_from_row,
     event_from_row,
     stored_types,
     whole_event,
     whole_once,
 )
+from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.journal.replay import charge_of
 from caseworker.runs.ports import EventPage, Notification, RunFilter, SpentSoFar
 from caseworker.runs.postgres.rows import encode_cursor, run_from_row
