@@ -39,6 +39,11 @@ import psutil
 
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = "app/caseworker"
+STATEMENTS: Final = (
+    *("runs/postgres", "runs/accept/postgres", "runs/journal/postgres", "runs/read/postgres"),
+    *("runs/execute/postgres", "runs/recover/postgres"),
+)
+"""Packages with the statements on runs."""
 NEAR: Final[Mapping[str, str]] = {
     "core/budget": "unit/core/budget property/test_ledger property/test_budget_waits",
     "core/graph": "unit/core/graph property/test_scheduler property/test_topology",
@@ -104,10 +109,13 @@ NEAR: Final[Mapping[str, str]] = {
     " contract/test_http_statistics contract/test_http_run_lists contract/test_http_events"
     " contract/test_http_graph_runs contract/test_http_counts contract/test_http_going_on"
     " contract/test_http_calls contract/test_http_traces contract/test_http_stops",
-    "runs/postgres": "integration/queue integration/postgres contract/test_claims"
-    " contract/test_run_store contract/test_run_journal contract/test_http_quotas"
-    " contract/test_http_stops_of_many acceptance/test_several_processes",
-    "runs/queue": "integration/queue integration/postgres/test_background_queue"
+    **dict.fromkeys(
+        STATEMENTS,
+        "integration/queue integration/postgres contract/test_claims"
+        " contract/test_run_store contract/test_run_journal contract/test_http_quotas"
+        " contract/test_http_stops_of_many acceptance/test_several_processes",
+    ),
+    "runs/execute/queue": "integration/queue integration/postgres/test_background_queue"
     " acceptance/test_several_processes acceptance/test_lost_processes",
     "runs": "unit/runs contract/test_http_graph_runs contract/test_accepted_runs"
     " contract/test_going_on contract/test_run_events contract/test_http_stops"
@@ -122,8 +130,8 @@ TWO_TENANTS: Final = "integration/test_identical_names property/test_tenants"
 PACKAGES: Final = tuple(dict.fromkeys(package.split("/")[0] for package in NEAR))
 FOCUS: Final = (
     *("features/external", "gateway", "models/gateway", "models/relay", "features/access"),
-    *("features/mcp_credentials", "runs/postgres", "runs/queue", "runs/replay", "runs/heartbeat"),
-    *("runs/failure_detector", "runs/release", "engine/recovery"),
+    *("features/mcp_credentials", *STATEMENTS, "runs/execute/queue", "runs/journal/replay"),
+    *("runs/recover", "runs/execute/release", "engine/recovery"),
 )
 """Gateway, recovery and keys: with the edits of SQL in all files, half of the mutants."""
 IMPORTING: Final = {"unit": 0, "contract": 0, "integration": 1}
@@ -141,7 +149,7 @@ EQUIVALENT: Final[Mapping[tuple[str, str], str]] = {
         " WHERE tenant_id = %s AND delivery_id = %s AND status = 'pending' AND due_at < now.at",
     ): "The two differ in one microsecond of the database's clock.",
     (
-        "app/caseworker/runs/postgres/run_import.py",
+        "app/caseworker/runs/accept/postgres/run_import.py",
         "if len(lines) > MANY_LINES: -> if len(lines) >= MANY_LINES:",
     ): "The number of lines above which a thread does the same work.",
     (

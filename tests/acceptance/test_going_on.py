@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from caseworker.engine.events import RUN_STARTED, STEP_COMPLETED, STEP_RESUMED, STEP_STARTED
-from caseworker.runs.replay import MANY_CALLS
+from caseworker.runs.journal.replay import MANY_CALLS
 from caseworker.runs.run import RunKey
 from tests.support.event_log import require_sound_events, stored_events
 from tests.support.fake_provider.client import FakeProvider

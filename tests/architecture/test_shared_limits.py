@@ -95,17 +95,17 @@ SHARED: Final = {
     "caseworker/platform/postgres/engines.py Lock": OF_ONE,
     "caseworker/platform/postgres/engines.py create_async_engine": UNLIMITED,
     "caseworker/platform/postgres/group_commit.py FairQueue": PART,
-    "caseworker/runs/executor.py LoopTurns": "event loop, for steps that never wait",
-    "caseworker/runs/executor.py RunSlots": "run slots",
-    "caseworker/runs/executor.py Semaphore": "releases of runs at the end of a process",
-    "caseworker/runs/executor.py StepSlots": "steps of a run",
-    "caseworker/runs/postgres/definition_heads.py GroupCommit": (
+    "caseworker/runs/execute/executor.py LoopTurns": "event loop, for steps that never wait",
+    "caseworker/runs/execute/executor.py RunSlots": "run slots",
+    "caseworker/runs/execute/executor.py Semaphore": "releases of runs at the end of a process",
+    "caseworker/runs/execute/executor.py StepSlots": "steps of a run",
+    "caseworker/runs/accept/postgres/definition_heads.py GroupCommit": (
         "commits of the journal and of accepted runs, look-ups of definitions"
     ),
-    "caseworker/runs/postgres/journal.py GroupCommit": (
+    "caseworker/runs/journal/postgres/journal.py GroupCommit": (
         "commits of the journal and of accepted runs, look-ups of definitions"
     ),
-    "caseworker/runs/queue/worker.py AsyncConnectionPool": OF_ONE,
+    "caseworker/runs/execute/queue/worker.py AsyncConnectionPool": OF_ONE,
     "caseworker/runtime_api/execution.py BlockingPool": OF_ONE,
     "caseworker/runtime_api/execution.py StepSlots": OF_ONE,
     "caseworker/runtime_api/graph.py Queue": OF_ONE,

@@ -34,11 +34,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import caseworker.runs.execution as execution
+import caseworker.runs.execute.execution as execution
+import caseworker.runs.execute.postgres.runs as postgres_runs
 import caseworker.runs.http.runs as run_routes
-import caseworker.runs.postgres.journal as postgres_journal
-import caseworker.runs.postgres.runs as postgres_runs
-import caseworker.runs.postgres.workers as postgres_workers
+import caseworker.runs.journal.postgres.journal as postgres_journal
+import caseworker.runs.recover.postgres as postgres_workers
 from caseworker.core.budget.reservations import Account, Reservation, WaitingLine
 from caseworker.core.budget.usage import Charge
 from caseworker.core.trace.execution_graph import CallTree, ExecutionGraph
@@ -46,13 +46,13 @@ from caseworker.engine.call import Call
 from caseworker.engine.calls import Calls
 from caseworker.engine.events import STEP_COMPLETED, Event
 from caseworker.engine.ports import CallOutcome, Recorded
-from caseworker.runs.failure_detector import SilenceWatch
-from caseworker.runs.journal import RunJournal
+from caseworker.runs.accept.postgres.acceptance import RunInsert
+from caseworker.runs.journal.journal import RunJournal
+from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.ports import Beat
-from caseworker.runs.postgres.acceptance import RunInsert
-from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.run_statements import RELEASE
-from caseworker.runs.postgres.workers import PostgresWorkers
+from caseworker.runs.recover.failure_detector import SilenceWatch
+from caseworker.runs.recover.postgres import PostgresWorkers
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
 

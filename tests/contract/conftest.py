@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 from caseworker.models.ports import ModelProvider
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.postgres.runs import StoreLimits
-from caseworker.runs.postgres.workers import take_lost
+from caseworker.runs.execute.postgres.runs import StoreLimits
+from caseworker.runs.recover.postgres import take_lost
 from tests.support.configured_cases import Configured
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.model_line import FLAVOURS, Flavour, Line

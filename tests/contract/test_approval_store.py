@@ -9,9 +9,9 @@ import pytest
 
 from caseworker.engine.approvals import Question, StoredQuestion, Verdict
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.runs.approvals import Approval, ApprovalStore, Deciding, RunDesk
+from caseworker.runs.execute.approvals import Approval, ApprovalStore, Deciding, RunDesk
+from caseworker.runs.execute.postgres.approvals import PostgresApprovals
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission, RunStore
-from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.run import CancelRequest, Run, RunKey, RunStatus
 from tests.support.memory_approvals import MemoryApprovals
 from tests.support.memory_runs import MemoryRuns

@@ -6,8 +6,9 @@ import pytest
 
 from caseworker.engine import approvals
 from caseworker.engine.approvals import Verdict
-from caseworker.runs.approvals import Deciding, RunApprovals
-from caseworker.runs.postgres.approvals import DECISION_CHANNEL, PostgresApprovals
+from caseworker.runs.execute.approvals import Deciding, RunApprovals
+from caseworker.runs.execute.postgres.approvals import PostgresApprovals
+from caseworker.runs.postgres.listener import DECISION_CHANNEL
 from caseworker.runs.run import RunKey
 from tests.support.configured_cases import Configured
 from tests.support.fake_provider.script import Step

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
@@ -13,7 +14,6 @@ from caseworker.runs.errors import (
     DefinitionsTooLargeError,
     InvalidRunError,
 )
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, flat, new_graph

@@ -12,8 +12,8 @@ from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import Question, StoredQuestion
 from caseworker.engine.ports import CallOutcome
-from caseworker.runs.payloads import PayloadReading
 from caseworker.runs.ports import JournalWrite
+from caseworker.runs.read.payloads import PayloadReading
 from caseworker.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest
 from tests.support.api import Api, client_of
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from caseworker.models import prices
-from caseworker.runs import journal
+from caseworker.runs.journal import journal
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

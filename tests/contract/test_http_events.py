@@ -11,10 +11,10 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from caseworker.platform.errors import StoreUnavailableError
+from caseworker.runs.execute.postgres.runs import PostgresRuns
 from caseworker.runs.http import event_stream
-from caseworker.runs.journal import EventLog, run_ended
+from caseworker.runs.journal.journal import EventLog, run_ended
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.runs import PostgresRuns
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.asgi_calls import parsed, streamed

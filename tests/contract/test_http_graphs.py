@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.postgres.definitions import PostgresDefinitions
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from tests.support.api import Api, client_of
 from tests.support.graph_documents import containing, flat, named
 from tests.support.graph_requests import problem_of, register

@@ -9,8 +9,8 @@ import pytest
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.subgraph import MapData
 from caseworker.platform.http import request as requests
-from caseworker.runs import definitions
-from caseworker.runs.expansion import Expansion, GraphSize
+from caseworker.runs.accept import definitions
+from caseworker.runs.accept.expansion import Expansion, GraphSize
 from caseworker.runs.http import runs
 from tests.support.graph_documents import flat
 from tests.support.tenants import Tenants

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from caseworker.main.features import PROBLEM_TYPES
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.execute.postgres.runs import PostgresRuns
 from tests.support.api import Api, client_of
 from tests.support.limits import api_limits
 

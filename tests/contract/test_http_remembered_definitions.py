@@ -5,7 +5,7 @@ from unittest.mock import AsyncMock, patch
 import httpx
 import pytest
 
-from caseworker.runs.postgres.definitions import PostgresDefinitions
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from tests.support.api import Api
 from tests.support.graph_documents import flat
 from tests.support.graph_requests import fields, register

@@ -12,7 +12,7 @@ import pytest
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import QueueFullError
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.execute.postgres.runs import PostgresRuns
 from caseworker.runs.run import FinishRun, RunKey, RunStatus
 from tests.support.api import Api, client_of
 from tests.support.graph_requests import problem_of

@@ -9,7 +9,7 @@ import pytest
 from caseworker.features.threads.service import Chats
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.errors import TooManyPendingCancelsError
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.execute.postgres.runs import PostgresRuns
 from tests.support.api import Api, client_of
 from tests.support.tenant_requests import GRAPH
 from tests.support.threads import AGENT, ThreadClient

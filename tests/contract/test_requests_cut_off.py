@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.execute.postgres.runs import PostgresRuns
 from tests.support.api import Api, client_of
 from tests.support.asgi_calls import streamed
 

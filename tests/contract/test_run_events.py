@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from caseworker.engine.events import STEP_COMPLETED, STEP_STARTED
-from caseworker.runs.event_pairs import OpenStarts
-from caseworker.runs.journal import EventLog, run_ended
+from caseworker.runs.journal.event_pairs import OpenStarts
+from caseworker.runs.journal.journal import EventLog, run_ended
 from caseworker.runs.ports import EventPage, JournalWrite, LateResult
 from caseworker.runs.run import EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.event_log import event_problems

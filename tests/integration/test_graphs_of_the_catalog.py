@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api

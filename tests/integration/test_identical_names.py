@@ -30,8 +30,8 @@ from caseworker.main.features import DROPS
 from caseworker.models.ports import RateLimit
 from caseworker.models.provider_limits import PostgresProviderLimits
 from caseworker.runs.ports import JournalWrite, LateResult
-from caseworker.runs.postgres.workers import PostgresWorkers
 from caseworker.runs.quotas import Queueing
+from caseworker.runs.recover.postgres import PostgresWorkers
 from caseworker.runs.run import EventRecord, Run, RunKey
 from caseworker.settings.schema import Settings
 from tests.support.api import Api, client_of

@@ -7,8 +7,8 @@ from typing import Any
 
 from caseworker.core.budget.budget import Budget
 from caseworker.engine.approvals import Verdict
-from caseworker.runs.approvals import Approval, Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError
+from caseworker.runs.execute.approvals import Approval, Deciding, RunApprovals
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.event_log import event_problems
 from tests.support.seeded_loop import run as run_seeded

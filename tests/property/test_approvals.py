@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from caseworker.engine.approvals import Decision, StoredQuestion, Verdict
-from caseworker.runs.approvals import Approval, Deciding
+from caseworker.runs.execute.approvals import Approval, Deciding
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.property.approval_stories import KEY, played, problems
 from tests.support.memory_approvals import MemoryApprovals

@@ -19,7 +19,7 @@ import pytest
 import structlog
 
 from caseworker.engine.calls import Calls
-from caseworker.runs.journal import RunJournal
+from caseworker.runs.journal.journal import RunJournal
 from caseworker.runs.ports import JournalWrite, Permission
 from caseworker.runs.run import RunKey, RunStatus
 from caseworker.tools.dispatch import ToolDispatch
@@ -160,7 +160,7 @@ def _has_no_barrier(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forgets_what_was_spent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("caseworker.runs.execution.spent_before", lambda earlier: {})
+    patch.setattr("caseworker.runs.execute.execution.spent_before", lambda earlier: {})
 
 
 def _forgets_nodes_of_failed_writes(patch: pytest.MonkeyPatch) -> None:

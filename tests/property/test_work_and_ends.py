@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from caseworker.runs.event_pairs import OpenStarts
+from caseworker.runs.journal.event_pairs import OpenStarts
 from tests.property.ending_stories import (
     SIMULATED_ENDS,
     SIMULATED_WORK,

@@ -20,12 +20,12 @@ from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.health import PartState
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
+from caseworker.runs.execute.postgres.approvals import PostgresApprovals
+from caseworker.runs.execute.postgres.runs import PostgresRuns
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.postgres.approvals import PostgresApprovals
-from caseworker.runs.postgres.definitions import PostgresDefinitions
-from caseworker.runs.postgres.journal import PostgresJournal
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.run import Run, RunKey
 from caseworker.settings.schema import Settings
 from tests.support.limits import SETTINGS, api_limits

@@ -19,9 +19,9 @@ from caseworker.core.budget.budget import Budget
 from caseworker.engine.approvals import Verdict
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.approvals import Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError
-from caseworker.runs.heartbeat import Loops
+from caseworker.runs.execute.approvals import Deciding, RunApprovals
+from caseworker.runs.recover.heartbeat import Loops
 from caseworker.runs.run import (
     CallRecord,
     NewRun,

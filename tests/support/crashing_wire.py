@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from caseworker.engine.approvals import Decision, StoredQuestion
 from caseworker.platform.errors import StoreUnavailableError, WriteFailedError
-from caseworker.runs.approvals import Approval, Deciding
+from caseworker.runs.execute.approvals import Approval, Deciding
 from caseworker.runs.ports import (
     Accepted,
     Beat,

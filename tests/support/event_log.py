@@ -21,7 +21,7 @@ from caseworker.engine.events import (
     STEP_STARTED,
 )
 from caseworker.platform.postgres.connections import driver_url
-from caseworker.runs.postgres.journal_rows import event_from_row
+from caseworker.runs.journal.postgres.journal_rows import event_from_row
 from caseworker.runs.run import TERMINAL, EventRecord, RunKey
 from tests.support.memory_rows import RUN_ENDS, STEP_ENDS
 

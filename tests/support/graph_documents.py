@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.expansion import canonical
+from caseworker.runs.accept.expansion import canonical
 from caseworker.runs.graphs import NewDefinition
 from caseworker.runs.run import DefinitionRef
 

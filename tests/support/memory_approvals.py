@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from caseworker.engine.approvals import Decision, StoredQuestion, Verdict
-from caseworker.runs.approvals import Approval, Deciding
+from caseworker.runs.execute.approvals import Approval, Deciding
 from caseworker.runs.observers import RunNotifier
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification

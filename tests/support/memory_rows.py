@@ -23,11 +23,11 @@ from caseworker.engine.events import (
     Event,
 )
 from caseworker.nodes.agent.references import TEXT_OF
+from caseworker.runs.accept.resume import NodeLine, taken_over
 from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
-from caseworker.runs.event_pairs import OpenStarts
+from caseworker.runs.journal.event_pairs import OpenStarts
+from caseworker.runs.journal.replay import spent_before
 from caseworker.runs.ports import SpentSoFar
-from caseworker.runs.replay import spent_before
-from caseworker.runs.resume import NodeLine, taken_over
 from caseworker.runs.run import (
     TERMINAL,
     CallRecord,

@@ -18,9 +18,9 @@ from caseworker.runs.errors import (
     RunConflictError,
     TooManyPendingCancelsError,
 )
-from caseworker.runs.journal import late_result
+from caseworker.runs.execute.outcome import cancelled_while_queued
+from caseworker.runs.journal.journal import late_result
 from caseworker.runs.observers import RunNotifier
-from caseworker.runs.outcome import cancelled_while_queued
 from caseworker.runs.ports import (
     Accepted,
     Beat,

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from caseworker.runs.execute.postgres.runs import StoreLimits
 from caseworker.runs.ports import (
     JournalStore,
     RunStore,
     WorkerStore,
 )
-from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import store_limits
 from tests.support.memory_runs import MemoryRuns

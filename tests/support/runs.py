@@ -19,9 +19,9 @@ from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import Supervisor
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.runs.executor import RunExecutor
-from caseworker.runs.heartbeat import Heartbeat
+from caseworker.runs.execute.executor import RunExecutor
 from caseworker.runs.ports import RunStore, WorkerStore
+from caseworker.runs.recover.heartbeat import Heartbeat
 from caseworker.runs.run import NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.case_catalog import case_catalog

@@ -17,10 +17,10 @@ from caseworker.core.trace.snapshot import Snapshot
 from caseworker.features.feature import Parts
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import Engines, PoolSizes, open_engines
+from caseworker.runs.execute.postgres.runs import PostgresRuns, StoreLimits
+from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.ports import RunStore
-from caseworker.runs.postgres.journal import PostgresJournal
-from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
-from caseworker.runs.postgres.workers import PostgresWorkers, StaleRunRecovery
+from caseworker.runs.recover.postgres import PostgresWorkers, StaleRunRecovery
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,

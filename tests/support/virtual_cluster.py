@@ -28,8 +28,8 @@ from caseworker.engine.call import (
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.heartbeat import Loops
 from caseworker.runs.ports import Accepted, CancelStatus
+from caseworker.runs.recover.heartbeat import Loops
 from caseworker.runs.run import (
     TERMINAL,
     NewRun,

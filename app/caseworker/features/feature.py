@@ -12,11 +12,11 @@ from starlette.routing import BaseRoute
 from caseworker.platform.http.problems import Errors, ProblemType
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines
+from caseworker.runs.execute.postgres.runs import StoreLimits
+from caseworker.runs.execute.queue.background import BackgroundQueue
+from caseworker.runs.execute.queue.work_search import Search
 from caseworker.runs.observers import RunObservers
 from caseworker.runs.postgres.retention import Drop
-from caseworker.runs.postgres.runs import StoreLimits
-from caseworker.runs.postgres.work_search import Search
-from caseworker.runs.queue.background import BackgroundQueue
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")

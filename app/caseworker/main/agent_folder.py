@@ -23,7 +23,7 @@ from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.fields import problems_in
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.nesting import agents_in
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.settings.loader import read_yaml
 

@@ -289,7 +289,7 @@ def workers_of_database() -> list[dict[str, Any]]:
 
     Timestamps are datetimes.
     """
-    from caseworker.runs.postgres.workers import list_workers
+    from caseworker.runs.recover.postgres import list_workers
 
     return [asdict(worker) for worker in _asked(list_workers)]
 
@@ -300,7 +300,7 @@ def drain_worker(worker_id: str) -> None:
     Raises:
         StartupError: the database cannot be reached, or the worker does not exist.
     """
-    from caseworker.runs.postgres.workers import request_drain
+    from caseworker.runs.recover.postgres import request_drain
 
     if not _asked(lambda pool: request_drain(pool, worker_id)):
         raise StartupError(

@@ -25,7 +25,7 @@ from caseworker.gateway.feature import GATEWAY
 from caseworker.models.gateway import ModelGateway
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.http import events, problems, statistics, traces
 from caseworker.runs.http.admission import (
     Admissions,

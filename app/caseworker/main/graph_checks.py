@@ -8,7 +8,7 @@ from caseworker.core.graph.problems import Problem
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
 from caseworker.main.process import api_limits
-from caseworker.runs.definitions import problems_alone
+from caseworker.runs.accept.definitions import problems_alone
 from caseworker.settings.schema import Settings
 
 

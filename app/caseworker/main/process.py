@@ -46,31 +46,31 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
 from caseworker.platform.postgres.schema_version import is_current
 from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
-from caseworker.runs.accounts import Accounts
-from caseworker.runs.approvals import RunApprovals
-from caseworker.runs.executor import ExecutorLimits, RunExecutor
-from caseworker.runs.heartbeat import Heartbeat, Loops
-from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.payloads import PayloadReading
-from caseworker.runs.postgres.approvals import PostgresApprovals
-from caseworker.runs.postgres.event_watch import EventWatch
-from caseworker.runs.postgres.journal import PostgresJournal
-from caseworker.runs.postgres.listener import listen_for_workers
-from caseworker.runs.postgres.runs import PostgresRuns, StoreLimits
-from caseworker.runs.postgres.work_search import Search, next_job
-from caseworker.runs.postgres.workers import (
-    STALLED_AFTER,
-    PostgresWorkers,
-    StaleRunRecovery,
-    any_taking,
-)
-from caseworker.runs.queue.background import (
+from caseworker.runs.execute.accounts import Accounts
+from caseworker.runs.execute.approvals import RunApprovals
+from caseworker.runs.execute.executor import ExecutorLimits, RunExecutor
+from caseworker.runs.execute.postgres.approvals import PostgresApprovals
+from caseworker.runs.execute.postgres.event_watch import EventWatch
+from caseworker.runs.execute.postgres.runs import PostgresRuns, StoreLimits
+from caseworker.runs.execute.queue.background import (
     RESCUE_SECONDS,
     BackgroundWorker,
     overdue_search,
     rescue_jobs,
 )
-from caseworker.runs.queue.worker import QueueTimes, QueueWorker, claims_at_once
+from caseworker.runs.execute.queue.work_search import Search, next_job
+from caseworker.runs.execute.queue.worker import QueueTimes, QueueWorker, claims_at_once
+from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.journal.postgres.journal import PostgresJournal
+from caseworker.runs.postgres.listener import listen_for_workers
+from caseworker.runs.read.payloads import PayloadReading
+from caseworker.runs.recover.heartbeat import Heartbeat, Loops
+from caseworker.runs.recover.postgres import (
+    STALLED_AFTER,
+    PostgresWorkers,
+    StaleRunRecovery,
+    any_taking,
+)
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch

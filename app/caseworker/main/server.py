@@ -39,7 +39,7 @@ from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.http.application import build_api
 from caseworker.platform.http.protocol import bounded_by
 from caseworker.platform.http.request import LabelledRoute
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.http import runs
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA

@@ -15,8 +15,8 @@ from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.main.configuration import StartupError
 from caseworker.main.loop_watch import LoopWatch
 from caseworker.platform.http.health import MetricsAccess
-from caseworker.runs.heartbeat import Loops
 from caseworker.runs.observers import RunObserver, RunObservers
+from caseworker.runs.recover.heartbeat import Loops
 from caseworker.settings.schema import TelemetrySettings
 
 _STANDARD = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"

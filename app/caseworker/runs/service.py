@@ -24,11 +24,11 @@ from caseworker.nodes.agent.references import key_in_event, whole_event_data
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, RunNotFoundError
-from caseworker.runs.event_followers import AT_ONCE, Batch, Followers
-from caseworker.runs.executor import RunExecutor
+from caseworker.runs.execute.executor import RunExecutor
+from caseworker.runs.execute.outcome import usage_so_far
+from caseworker.runs.journal.replay import graph_of
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.observers import RunObservers
-from caseworker.runs.outcome import usage_so_far
 from caseworker.runs.ports import (
     Accepted,
     CancelledRuns,
@@ -37,8 +37,8 @@ from caseworker.runs.ports import (
     RunFilter,
     RunStore,
 )
+from caseworker.runs.read.event_followers import AT_ONCE, Batch, Followers
 from caseworker.runs.references import call_references_in, resolved
-from caseworker.runs.replay import graph_of
 from caseworker.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey, RunStatus
 
 log = structlog.get_logger(__name__)

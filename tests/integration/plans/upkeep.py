@@ -20,7 +20,7 @@ from caseworker.platform.caller import OPERATOR
 from caseworker.platform.code_table import ExecutedCode
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.runs.ports import LateResult
-from caseworker.runs.postgres.workers import list_workers, request_drain
+from caseworker.runs.recover.postgres import list_workers, request_drain
 from caseworker.runs.run import RunKey
 from tests.integration.plans.world import SAY, SUM, ObservedService
 from tests.support.limits import patience

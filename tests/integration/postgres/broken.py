@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caseworker.platform.postgres.engines import PoolSizes
-from caseworker.runs.postgres.runs import StoreLimits
+from caseworker.runs.execute.postgres.runs import StoreLimits
 from caseworker.runs.run import Run, RunKey
 from tests.support.database import proxied, upstream_of
 from tests.support.fault_proxy import FaultProxy

@@ -15,12 +15,12 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import Engines, KeptConnection, transaction
 from caseworker.platform.postgres.json_text import dump
+from caseworker.runs.execute.postgres.runs import PostgresRuns, accept_in
+from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.ports import CancelStatus, JournalWrite
-from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.postgres.rows import accepted_run, request_to_json
-from caseworker.runs.postgres.runs import PostgresRuns, accept_in
-from caseworker.runs.postgres.workers import take_lost
 from caseworker.runs.quotas import Quota
+from caseworker.runs.recover.postgres import take_lost
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.integration.postgres.interleaving import (
     Begin,

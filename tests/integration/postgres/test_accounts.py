@@ -17,9 +17,9 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.connections import driver_url
 from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.execute.postgres.runs import halt_overdue, stopped_started
 from caseworker.runs.ports import JournalWrite, LateResult
 from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
-from caseworker.runs.postgres.runs import halt_overdue, stopped_started
 from caseworker.runs.quotas import Quota, QuotaExceededError
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
 from tests.support.limits import store_limits

@@ -8,9 +8,9 @@ from sqlalchemy import text
 
 from caseworker.engine.approvals import Question, StoredQuestion, Verdict
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.approvals import Deciding, RunApprovals
 from caseworker.runs.errors import ApprovalDecidedError, InvalidRunError
-from caseworker.runs.postgres.approvals import PostgresApprovals
+from caseworker.runs.execute.approvals import Deciding, RunApprovals
+from caseworker.runs.execute.postgres.approvals import PostgresApprovals
 from caseworker.runs.postgres.rows import encode_cursor
 from caseworker.runs.run import RunKey
 from tests.support.stores import Oracle, Stores, new_run

@@ -15,7 +15,7 @@ from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import RunArtifacts
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.toolset import tool_type
-from caseworker.runs.journal import LostRunError
+from caseworker.runs.journal.journal import LostRunError
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.run import FinishRun, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from caseworker.tools.ports import ToolContext

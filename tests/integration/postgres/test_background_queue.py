@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.postgres.queue_jobs import QueuedJob
-from caseworker.runs.postgres.queue_jobs import defer as defer_jobs
-from caseworker.runs.queue.background import (
+from caseworker.runs.execute.queue.background import (
     BackgroundQueue,
     BackgroundWorker,
     Task,
 )
-from caseworker.runs.queue.worker import QueueTimes
+from caseworker.runs.execute.queue.worker import QueueTimes
+from caseworker.runs.postgres.queue_jobs import QueuedJob
+from caseworker.runs.postgres.queue_jobs import defer as defer_jobs
 from tests.support.limits import pool_sizes
 from tests.support.stores import Oracle, Stores, eventually
 

@@ -10,7 +10,7 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.run_reader import MAX_RECEIPT_CALLS
+from caseworker.runs.read.postgres.run_reader import MAX_RECEIPT_CALLS
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.limits import patience, pool_sizes, store_limits
 from tests.support.stores import (

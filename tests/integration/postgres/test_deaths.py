@@ -8,7 +8,7 @@ import pytest
 from caseworker.main.deaths import Death, count_death
 from caseworker.platform.code_table import ExecutedCode
 from caseworker.platform.postgres.connections import Patience
-from caseworker.runs.postgres.runs import PostgresRuns
+from caseworker.runs.execute.postgres.runs import PostgresRuns
 from caseworker.runs.run import Run, RunKey
 from tests.support.stores import Oracle, Stores, new_run
 

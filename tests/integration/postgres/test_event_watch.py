@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from psycopg import OperationalError
 
+from caseworker.runs.execute.postgres.event_watch import WATCH_SECONDS, EventWatch
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.event_watch import WATCH_SECONDS, EventWatch
 from caseworker.runs.run import EventRecord, RunKey
 from tests.integration.queue.world import HoldingExecutor
 from tests.support.limits import patience

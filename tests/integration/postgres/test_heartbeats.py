@@ -8,10 +8,10 @@ import pytest
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres import engines
+from caseworker.runs.execute.queue.work_search import look_statement
 from caseworker.runs.postgres import listener
 from caseworker.runs.postgres.run_statements import OWNED_BY
-from caseworker.runs.postgres.work_search import look_statement
-from caseworker.runs.postgres.workers import BEAT
+from caseworker.runs.recover.postgres import BEAT
 from caseworker.settings.schema import WorkerSettings
 from tests.support.stores import open_oracle, open_stores
 from tests.support.tenants import open_tenants

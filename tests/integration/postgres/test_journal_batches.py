@@ -11,19 +11,19 @@ from psycopg.rows import dict_row
 
 from caseworker.platform.postgres.connections import Connection
 from caseworker.platform.postgres.group_commit import Later
-from caseworker.runs.ports import FinishResult, JournalWrite, LateResult, Permission
-from caseworker.runs.postgres.acceptance import (
+from caseworker.runs.accept.postgres.acceptance import (
     InsertAnswer,
     QueueRoom,
     RunInsert,
     accept_in_batch,
 )
-from caseworker.runs.postgres.journal import (
+from caseworker.runs.journal.postgres.journal import (
     OwnersAnswer,
     UsualTimes,
     write_in_batch,
 )
-from caseworker.runs.postgres.journal_rows import as_rows
+from caseworker.runs.journal.postgres.journal_rows import as_rows
+from caseworker.runs.ports import FinishResult, JournalWrite, LateResult, Permission
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunKey, RunStatus
 from tests.support.limits import patience
 from tests.support.stores import (

@@ -13,8 +13,8 @@ from caseworker.features.audit.postgres import PostgresAudit
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
 from caseworker.features.webhooks.delivery import DeliveryStatus
 from caseworker.features.webhooks.postgres import PostgresWebhooks
+from caseworker.runs.execute.postgres.approvals import PostgresApprovals
 from caseworker.runs.ports import RunFilter
-from caseworker.runs.postgres.approvals import PostgresApprovals
 from caseworker.runs.run import RunKind, RunStatus
 from tests.support.stores import Oracle, Stores, blocks_read, new_run, statements_of
 

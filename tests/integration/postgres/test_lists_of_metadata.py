@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caseworker.runs.ports import RunFilter, json_of_text
-from caseworker.runs.postgres import run_listing
+from caseworker.runs.read.postgres import run_listing
 from caseworker.runs.run import TERMINAL, RunKey, RunKind, RunStatus
 from tests.support.stores import Oracle, Stores, new_run
 

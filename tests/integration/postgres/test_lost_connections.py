@@ -14,8 +14,8 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection
 from caseworker.platform.postgres.engines import read_row, transaction
 from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.journal.postgres.journal import PostgresJournal
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.journal import PostgresJournal
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import DefinitionRef, NewRun, RememberedVersion, RunKey, RunStatus
 from tests.integration.postgres.broken import KEY, TERMINATE, open_world, refusal

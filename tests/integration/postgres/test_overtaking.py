@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from caseworker.runs.postgres.quotas import COUNTS, LOOKED_AT
+from caseworker.runs.accept.postgres.quotas import COUNTS, LOOKED_AT
 from caseworker.runs.postgres.run_statements import CLAIM
 from caseworker.runs.quotas import Queueing
 from caseworker.runs.run import Run, RunStatus

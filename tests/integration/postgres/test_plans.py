@@ -13,9 +13,9 @@ import pytest
 
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.ports import RunFilter
-from caseworker.runs.postgres.costs import Bounds
-from caseworker.runs.postgres.run_reader import STATISTICS
 from caseworker.runs.postgres.run_statements import FINISH, JOURNAL, RUN_STATES
+from caseworker.runs.read.postgres.costs import Bounds
+from caseworker.runs.read.postgres.run_reader import STATISTICS
 from caseworker.runs.run import RunKind, RunStatus
 from tests.support.stores import Oracle, Stores, end_of, new_run, statements_of
 

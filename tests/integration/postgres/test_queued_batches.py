@@ -9,9 +9,9 @@ import pytest
 
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.accept.postgres.acceptance import QueueRoom
 from caseworker.runs.errors import IdempotencyMismatchError, QueueFullError, RunConflictError
 from caseworker.runs.ports import Accepted
-from caseworker.runs.postgres.acceptance import QueueRoom
 from caseworker.runs.quotas import Queueing, Quota, QuotaExceededError
 from caseworker.runs.run import NewRun, RunKey, RunStatus
 from tests.support.limits import pool_sizes, store_limits

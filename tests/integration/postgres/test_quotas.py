@@ -14,8 +14,8 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.locks import LOCK_TENANT
 from caseworker.runs.errors import QueueFullError
+from caseworker.runs.execute.postgres.runs import halt_overdue
 from caseworker.runs.ports import LateResult, RunFilter
-from caseworker.runs.postgres.runs import halt_overdue
 from caseworker.runs.quotas import Quota, QuotaExceededError
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.integration.postgres.quota_runs import USUAL, accepted, run_within, set_quota

@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from caseworker.platform.postgres.engines import open_engines
+from caseworker.runs.accept.postgres.definition_heads import DefinitionHeads
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
     GraphRefusedError,
 )
 from caseworker.runs.ports import RunFilter
-from caseworker.runs.postgres.definition_heads import DefinitionHeads
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef, NewRun, RunKey, RunKind, RunRequest
 from tests.support.graph_documents import TENANT, containing, edge, flat, new_graph
 from tests.support.limits import pool_sizes

@@ -22,9 +22,9 @@ from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.main.features import DROPS
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.schema_version import upgrade
+from caseworker.runs.accept.postgres.acceptance import RunInsert
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.acceptance import RunInsert
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.quotas import NearlyFull, Quota, QuotaExceededError, QuotaUse
 from caseworker.runs.run import DefinitionRef, Run, RunKey
 from tests.support.artifacts import new_artifact

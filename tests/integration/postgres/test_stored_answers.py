@@ -19,7 +19,7 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import BranchNotFoundError
-from caseworker.runs.postgres.runs import halt_overdue
+from caseworker.runs.execute.postgres.runs import halt_overdue
 from caseworker.runs.run import Run, RunSource, RunStatus
 from tests.support.stores import CANCEL_REQUEST, Oracle, Stores, end_of, eventually, new_run
 from tests.support.threads import store_messages

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from caseworker.platform.errors import WriteFailedError
+from caseworker.runs.journal.postgres.journal import LARGE_BYTES
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.journal import LARGE_BYTES
 from caseworker.runs.run import RunStatus
 from tests.integration.postgres.broken import open_world, refusal
 from tests.support.limits import pool_sizes

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caseworker.runs.postgres.workers import StaleRunRecovery
+from caseworker.runs.recover.postgres import StaleRunRecovery
 from caseworker.runs.run import Run, RunKey
 from tests.support.stores import Oracle, Stores, new_run, recovery_of
 

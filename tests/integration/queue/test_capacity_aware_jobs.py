@@ -11,8 +11,8 @@ from procrastinate import PsycopgConnector
 from procrastinate.jobs import Notification
 
 from caseworker.platform.postgres.connections import driver_url
+from caseworker.runs.execute.queue.worker import CapacityAwareJobManager, take_jobs
 from caseworker.runs.postgres.queue_jobs import QUEUE
-from caseworker.runs.queue.worker import CapacityAwareJobManager, take_jobs
 from tests.integration.queue.world import QUIET
 from tests.support.stores import new_run, open_oracle, open_stores
 

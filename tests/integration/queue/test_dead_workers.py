@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.failure_detector import MISSED_BEATS, Silent
 from caseworker.runs.ports import JournalWrite
-from caseworker.runs.postgres.workers import take_lost
+from caseworker.runs.recover.failure_detector import MISSED_BEATS, Silent
+from caseworker.runs.recover.postgres import take_lost
 from tests.integration.queue.stale import KEY, StaleRuns
 from tests.support.stores import CANCEL_REQUEST, graph_with_calls, open_stores, records_of
 

@@ -10,9 +10,9 @@ from psycopg import AsyncConnection
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import transaction
+from caseworker.runs.execute.queue.background import BackgroundQueue, overdue_search, rescue_jobs
+from caseworker.runs.execute.queue.work_search import Search, next_job
 from caseworker.runs.postgres.queue_jobs import QueuedJob, defer
-from caseworker.runs.postgres.work_search import Search, next_job
-from caseworker.runs.queue.background import BackgroundQueue, overdue_search, rescue_jobs
 from tests.integration.queue.stale import KEY, StaleRuns
 from tests.integration.queue.world import HoldingExecutor, working
 from tests.support.stores import new_run

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.postgres.runs import PostgresRuns
-from caseworker.runs.queue.worker import QueueWorker
+from caseworker.runs.execute.postgres.runs import PostgresRuns
+from caseworker.runs.execute.queue.worker import QueueWorker
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.integration.queue.world import QUIET, HoldingExecutor, working
 from tests.support.database import proxied, upstream_of

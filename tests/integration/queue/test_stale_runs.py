@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.failure_detector import Silent
-from caseworker.runs.postgres.workers import (
+from caseworker.runs.recover.failure_detector import Silent
+from caseworker.runs.recover.postgres import (
     BATCH,
     any_taking,
     list_workers,

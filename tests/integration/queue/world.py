@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.runs.execution import ActiveRun
-from caseworker.runs.executor import RunExecutor
-from caseworker.runs.heartbeat import Loops
-from caseworker.runs.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
+from caseworker.runs.execute.execution import ActiveRun
+from caseworker.runs.execute.executor import RunExecutor
+from caseworker.runs.execute.queue.worker import CONCURRENCY, QueueTimes, QueueWorker
+from caseworker.runs.recover.heartbeat import Loops
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import executor_limits, patience
 from tests.support.memory_runs import MemoryRuns

@@ -21,8 +21,8 @@ from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.models.model_call import ModelCall
 from caseworker.models.relay import RelayedCall
-from caseworker.runs.heartbeat import Loops
 from caseworker.runs.postgres import listener
+from caseworker.runs.recover.heartbeat import Loops
 from caseworker.settings.schema import AuthSettings, Settings
 from tests.property.judge.provider import CALL, Behaviour, CountingProvider
 from tests.property.judge.truth import FAMILIES, Family

@@ -9,7 +9,7 @@ from caseworker.main.configuration import StartupError
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT

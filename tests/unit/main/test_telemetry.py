@@ -16,7 +16,7 @@ from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.main.configuration import StartupError
 from caseworker.main.telemetry import Telemetry
 from caseworker.platform.postgres.engines import Engines
-from caseworker.runs.heartbeat import Loops
+from caseworker.runs.recover.heartbeat import Loops
 from caseworker.settings.schema import TelemetrySettings
 
 NOWHERE = "http://127.0.0.1:9"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from caseworker.models.message_log import MessageLog
 from caseworker.models.ports import Message, ToolCall, ToolDefinition
-from caseworker.runs.conversations import beginning_of, whole_request
+from caseworker.runs.read.conversations import beginning_of, whole_request
 from caseworker.runs.run import CallRecord
 from tests.support.fake_provider.script import Step
 from tests.unit.models.asking import Asking, chain, priced, told

@@ -11,7 +11,7 @@ from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.events import Event
 from caseworker.engine.ports import CallOutcome, Entry
-from caseworker.runs.journal import RunJournal
+from caseworker.runs.journal.journal import RunJournal
 from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.postgres.rows import accepted_run
 from caseworker.runs.run import CallRecord, FinishRun, RunKey

@@ -8,10 +8,10 @@ import pytest
 from caseworker.core.graph.validation import Problem
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, GraphLimits, Registered
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT

@@ -8,7 +8,7 @@ import pytest
 
 from caseworker.core.budget.accounts import TENANT, AccountLimit
 from caseworker.core.budget.budget import Dimension
-from caseworker.runs.accounts import ASKING, FRESH_SECONDS, Accounts
+from caseworker.runs.execute.accounts import ASKING, FRESH_SECONDS, Accounts
 from tests.support.seeded_loop import play
 
 

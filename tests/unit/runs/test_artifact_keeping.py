@@ -20,7 +20,7 @@ from caseworker.features.artifacts.storage import (
     RunArtifacts,
 )
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.journal import LostRunError
+from caseworker.runs.journal.journal import LostRunError
 from caseworker.runs.run import RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, stem_of
 from tests.support.artifacts import LIMITS, Files, SavedFiles, files_of_a_run

@@ -10,11 +10,11 @@ from caseworker.core.graph.validation import Severity
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
+from caseworker.runs.accept.expansion import SMALL_BYTES
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
-from caseworker.runs.expansion import SMALL_BYTES
 from caseworker.runs.graphs import GraphLimits, NewDefinition, Registered
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, containing, flat, half_used, named, new_graph

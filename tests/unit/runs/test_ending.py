@@ -8,7 +8,7 @@ import pytest
 from caseworker.core.budget.stops import rfc3339
 from caseworker.core.graph.facts import StepStatus
 from caseworker.engine.report import GraphOutcome, StepReport
-from caseworker.runs.outcome import cancelled_while_queued, run_result_of
+from caseworker.runs.execute.outcome import cancelled_while_queued, run_result_of
 from caseworker.runs.run import CancelRequest, RunKind, RunRequest, RunStatus
 from tests.support.runs import CLAIMED_RUN
 

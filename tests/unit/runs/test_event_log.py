@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from caseworker.engine.events import LATE_RESULT, STEP_SKIPPED, STEP_STARTED, Event
-from caseworker.runs.journal import EventLog, run_ended
+from caseworker.runs.journal.journal import EventLog, run_ended
 from caseworker.runs.run import EventRecord, RunStatus
 from tests.support.work import counted_calls
 

@@ -11,11 +11,12 @@ import pytest
 
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import CONTENT_CHUNK, USAGE, Event
-from caseworker.runs import event_followers, service
+from caseworker.runs import service
 from caseworker.runs.errors import RunNotFoundError
-from caseworker.runs.journal import EventLog, run_ended
+from caseworker.runs.journal.journal import EventLog, run_ended
 from caseworker.runs.observers import RunNotifier
 from caseworker.runs.ports import EventPage, JournalWrite
+from caseworker.runs.read import event_followers
 from caseworker.runs.run import EventRecord, RunKey, RunStatus
 from caseworker.runs.service import RunService
 from tests.support.memory_runs import MemoryRuns

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from caseworker.runs.accept.resume import NodeLine, TakenOver, taken_over
 from caseworker.runs.errors import InvalidRunError
-from caseworker.runs.resume import NodeLine, TakenOver, taken_over
 
 
 def line(seq: int, parent: int | None, begun: int, ended: int, **more: Any) -> NodeLine:

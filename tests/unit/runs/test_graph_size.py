@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.runs.expansion import GraphSize, canonical
+from caseworker.runs.accept.expansion import GraphSize, canonical
 from tests.support.graph_documents import containing, edge, flat, named
 from tests.support.limits import graph_limits
 

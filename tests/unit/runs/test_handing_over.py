@@ -14,8 +14,8 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.events import STEP_CANCELLED
 from caseworker.engine.ports import CallOutcome
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.release import GIVE_UP_SECONDS
-from caseworker.runs.replay import graph_of
+from caseworker.runs.execute.release import GIVE_UP_SECONDS
+from caseworker.runs.journal.replay import graph_of
 from caseworker.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.memory_runs import MemoryRuns
 from tests.support.runs import (

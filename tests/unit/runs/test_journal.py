@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from caseworker.core.budget import stops
 from caseworker.core.budget.budget import Dimension
 from caseworker.engine.ports import CallOutcome
-from caseworker.runs.journal import ASKS, LostRunError
+from caseworker.runs.journal.journal import ASKS, LostRunError
 from caseworker.runs.ports import Permission
 from caseworker.runs.run import CancelRequest
 from tests.support.runs import loop, run_story

@@ -10,7 +10,7 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import thawed
 from caseworker.engine.events import Event
 from caseworker.engine.ports import CallOutcome
-from caseworker.runs.journal import SOON_SECONDS, LostRunError
+from caseworker.runs.journal.journal import SOON_SECONDS, LostRunError
 from caseworker.runs.ports import Permission
 from caseworker.runs.run import CallRecord
 from tests.support.runs import run_story

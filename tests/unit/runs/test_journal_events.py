@@ -6,7 +6,7 @@ import pytest
 
 from caseworker.engine.events import STEP_COMPLETED, STEP_STARTED, Event
 from caseworker.engine.ports import CallOutcome
-from caseworker.runs.journal import LostRunError
+from caseworker.runs.journal.journal import LostRunError
 from caseworker.runs.ports import JournalWrite, Permission
 from tests.support.runs import run_story
 from tests.unit.runs.opened import Open, Store

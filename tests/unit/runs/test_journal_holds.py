@@ -9,7 +9,7 @@ import pytest
 from caseworker.core.budget.accounts import Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
 from caseworker.platform.errors import WriteFailedError
-from caseworker.runs.journal import LostRunError
+from caseworker.runs.journal.journal import LostRunError
 from caseworker.runs.ports import Permission
 from tests.support.runs import run_story
 from tests.unit.runs.opened import YES, Open

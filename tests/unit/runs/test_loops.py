@@ -3,7 +3,7 @@
 import asyncio
 from itertools import pairwise
 
-from caseworker.runs.heartbeat import Loops
+from caseworker.runs.recover.heartbeat import Loops
 from tests.support.runs import loop, run_story
 
 

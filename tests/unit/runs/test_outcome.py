@@ -13,8 +13,8 @@ from caseworker.core.budget.usage import BudgetExceededError, ResourceUsage
 from caseworker.core.graph.facts import StepStatus
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport
+from caseworker.runs.execute.outcome import RunOutcome, close, outcome_of
 from caseworker.runs.kinds import AGENT_STEP
-from caseworker.runs.outcome import RunOutcome, close, outcome_of
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.graph_invariants import violations
 

@@ -10,9 +10,9 @@ from caseworker.engine.driver import GraphExecution
 from caseworker.engine.report import GraphOutcome
 from caseworker.nodes.catalog import GraphProblemsError
 from caseworker.nodes.node_type import RunFacts
+from caseworker.runs.execute.outcome import run_result_of
+from caseworker.runs.execute.plan import RunGraphs
 from caseworker.runs.kinds import KINDS
-from caseworker.runs.outcome import run_result_of
-from caseworker.runs.plan import RunGraphs
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.unit.cases.agent.world import ScriptedModel, calculate, plan
 from tests.unit.nodes.world import NOW, NodeRun, flow, function, graph, step

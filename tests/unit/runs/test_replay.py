@@ -9,8 +9,8 @@ import pytest
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.ports import IF_LOST, CallOutcome
-from caseworker.runs.journal import stored_charge
-from caseworker.runs.replay import (
+from caseworker.runs.journal.journal import stored_charge
+from caseworker.runs.journal.replay import (
     charge_of,
     entries_of,
     graph_of,

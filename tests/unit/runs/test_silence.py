@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from caseworker.runs.failure_detector import SilenceWatch
+from caseworker.runs.recover.failure_detector import SilenceWatch
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 INTERVAL, STALE = 1.0, 10.0

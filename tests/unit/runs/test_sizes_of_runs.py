@@ -7,7 +7,7 @@ import pytest
 from caseworker.core.budget.stops import StopKind
 from caseworker.core.trace.frozen_json import ValueLimits, ValueTooLargeError, thawed
 from caseworker.engine.events import Event
-from caseworker.runs.journal import RunTooLargeError
+from caseworker.runs.journal.journal import RunTooLargeError
 from tests.support.runs import run_story
 from tests.unit.runs.opened import Open
 

@@ -9,7 +9,7 @@ from caseworker.nodes.agent.tools import INPUT, parameters_of
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import is_storable
 from caseworker.platform.http.request import ApiRequest
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.graphs import Definition
 from caseworker.runs.http.body import AgentRunBody, CaseBody, OwnBody
 from caseworker.runs.run import DefinitionRef

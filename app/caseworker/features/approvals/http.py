@@ -20,12 +20,12 @@ from caseworker.platform.http.problems import (
 )
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.platform.validation import refusal
-from caseworker.runs.approvals import Approval, Deciding, RunApprovals
 from caseworker.runs.errors import (
     ApprovalDecidedError,
     ApprovalNotFoundError,
     InvalidArgumentsError,
 )
+from caseworker.runs.execute.approvals import Approval, Deciding, RunApprovals
 from caseworker.runs.http.fields import RunIdPath
 from caseworker.runs.http.problems import RUN_NOT_FOUND
 from caseworker.runs.run import RunKey

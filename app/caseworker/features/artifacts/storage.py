@@ -23,7 +23,7 @@ from typing import Any
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.runs.journal import lost_run
+from caseworker.runs.journal.journal import lost_run
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.artifacts import ArtifactTooLargeError, SavedArtifact, artifact_name
 

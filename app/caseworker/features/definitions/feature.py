@@ -6,10 +6,10 @@ from caseworker.features.definitions import http
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
+from caseworker.runs.accept.postgres.definition_heads import DefinitionHeads
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.postgres.definition_heads import DefinitionHeads
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 
 
 def open_definitions(parts: Parts) -> Opened:

@@ -15,7 +15,7 @@ from caseworker.platform.http.bodies import DocumentedAs, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Responses, answers
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.errors import DefinitionInUseError, DefinitionNotFoundError
 from caseworker.runs.graphs import Definition, DefinitionVersion, Registered
 from caseworker.runs.http.definition_body import (

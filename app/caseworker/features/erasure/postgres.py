@@ -34,8 +34,8 @@ from caseworker.platform.postgres.locks import LOCK_COSTS
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.ports import RunFilter, json_of_text
 from caseworker.runs.postgres.retention import KEEP_FENCE, delete_runs
-from caseworker.runs.postgres.run_listing import with_metadata
 from caseworker.runs.postgres.tables import metadata, runs
+from caseworker.runs.read.postgres.run_listing import with_metadata
 from caseworker.runs.run import TERMINAL
 
 STATEMENT_MS = 30_000

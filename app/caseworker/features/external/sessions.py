@@ -27,8 +27,8 @@ from caseworker.features.external.tools import (
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.fields import StepData
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
-from caseworker.runs.outcome import RESULT
-from caseworker.runs.replay import spent_before
+from caseworker.runs.execute.outcome import RESULT
+from caseworker.runs.journal.replay import spent_before
 from caseworker.runs.run import CallRecord, RunKey
 
 CallsOf = Callable[[RunKey], Awaitable[Sequence[CallRecord]]]

@@ -12,8 +12,7 @@ from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.platform.postgres.locks import LOCK_TENANT
-from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
-from caseworker.runs.postgres.quotas import (
+from caseworker.runs.accept.postgres.quotas import (
     COSTS,
     COUNTS,
     FIELDS,
@@ -23,6 +22,7 @@ from caseworker.runs.postgres.quotas import (
     row_of,
     usual_of,
 )
+from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.quotas import STORED, WARN_PERCENT, NearlyFull, Quota, QuotaUse, TenantQuota
 

@@ -31,14 +31,14 @@ from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.platform.postgres.locks import LOCK_TENANT
+from caseworker.runs.accept.postgres.acceptance import ACCEPT_QUEUED, RunInsert
+from caseworker.runs.accept.postgres.acceptance import UNLIMITED as UNLIMITED_QUEUE
+from caseworker.runs.accept.postgres.quotas import usual_of
 from caseworker.runs.errors import QueueFullError, RunConflictError
+from caseworker.runs.execute.postgres.runs import StoreLimits, accept_in, cancel_in
 from caseworker.runs.observers import RunObservers
-from caseworker.runs.postgres.acceptance import ACCEPT_QUEUED, RunInsert
-from caseworker.runs.postgres.acceptance import UNLIMITED as UNLIMITED_QUEUE
 from caseworker.runs.postgres.queue_jobs import defer_runs
-from caseworker.runs.postgres.quotas import usual_of
 from caseworker.runs.postgres.rows import Row, accepted_run
-from caseworker.runs.postgres.runs import StoreLimits, accept_in, cancel_in
 from caseworker.runs.postgres.tables import of_run, runs
 from caseworker.runs.quotas import UNLIMITED, QuotaExceededError
 from caseworker.runs.run import TERMINAL, CancelRequest, NewRun, RunKey, RunStatus

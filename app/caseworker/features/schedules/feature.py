@@ -12,7 +12,7 @@ from caseworker.features.schedules.due_runs import (
     ScheduleFiring,
 )
 from caseworker.features.schedules.postgres import PostgresSchedules
-from caseworker.runs.postgres.work_search import Search
+from caseworker.runs.execute.queue.work_search import Search
 
 
 def open_schedules(parts: Parts) -> Opened:

@@ -36,8 +36,9 @@ from caseworker.features.schedules.schedule import (
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.locks import LOCK_SCHEDULES
+from caseworker.runs.accept.postgres.quotas import quota_of, storing
+from caseworker.runs.execute.postgres.runs import StoreLimits
 from caseworker.runs.paging import Page
-from caseworker.runs.postgres.quotas import quota_of, storing
 from caseworker.runs.postgres.rows import (
     Row,
     decode_cursor,
@@ -46,7 +47,6 @@ from caseworker.runs.postgres.rows import (
     request_from_json,
     request_to_json,
 )
-from caseworker.runs.postgres.runs import StoreLimits
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata
 from caseworker.runs.run import Webhook
 

@@ -1,4 +1,4 @@
-"""Adds up the charges in the journals of runs; see :mod:`caseworker.runs.postgres.costs`.
+"""Adds up the charges in the journals of runs; see :mod:`caseworker.runs.read.postgres.costs`.
 
 A journal contains the charges of one run without its children, so each child is counted once.
 Failed and interrupted calls keep their charges, and a call in flight is charged with its estimate.
@@ -15,7 +15,7 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.platform.postgres.locks import TRY_LOCK_COSTS
-from caseworker.runs.postgres.costs import (
+from caseworker.runs.read.postgres.costs import (
     AGENT,
     FIND_GAPS,
     KEEP,

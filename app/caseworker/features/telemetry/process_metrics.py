@@ -18,7 +18,7 @@ from prometheus_client import (
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.executor import RunExecutor
+from caseworker.runs.execute.executor import RunExecutor
 from caseworker.runs.quotas import STORED, NearlyFull
 
 LOOK_SECONDS: Final = 0.5

@@ -30,7 +30,7 @@ from caseworker.platform.http.problems import (
     Violation,
 )
 from caseworker.platform.validation import refusal
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.errors import DefinitionNotFoundError, GraphRefusedError
 from caseworker.runs.http.admission import (
     Admissions,

@@ -13,10 +13,10 @@ from caseworker.features.webhooks.secrets import SecretBox
 from caseworker.features.webhooks.sender import WebhookSender
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.webhook_addresses import UrlRules
+from caseworker.runs.execute.queue.background import BackgroundQueue
 from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.http.views import view_of
 from caseworker.runs.postgres.run_statements import DELIVER, WEBHOOKS_QUEUE
-from caseworker.runs.queue.background import BackgroundQueue
 from caseworker.runs.run import Run
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import WebhookSettings

@@ -267,6 +267,8 @@ def is_away(error: BaseException | None) -> bool:
 _STATEMENT_NOT_FOUND = "26000"
 """A prepared statement is not known to the server: the connection leads to another session."""
 
+_REFUSED = "CW001"
+"""SQLSTATE with which functions of the schema refuse a statement."""
 _OUTDATED_PLAN = "RevalidateCachedQuery"
 """The function of the server that rejects a prepared statement whose result columns have changed,
 as after a migration."""
@@ -284,6 +286,11 @@ def is_contended(error: BaseException | None) -> bool:
     """Return whether an error was caused by a concurrent transaction's lock, as in a deadlock."""
     code = _code(error)
     return code == _LOCK_NOT_AVAILABLE or code.startswith(_CONTENDED_CLASS)
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Return whether a function of the schema refused the statement. The message is the reason."""
+    return _code(error) == _REFUSED
 
 
 def is_broken_off(error: BaseException | None) -> bool:

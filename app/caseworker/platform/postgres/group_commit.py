@@ -34,6 +34,7 @@ from caseworker.platform.postgres.connections import (
     is_away,
     is_broken_off,
     is_contended,
+    is_refusal,
 )
 
 Write = TypeVar("Write")
@@ -315,7 +316,8 @@ class GroupCommit(Generic[Write, Answer]):
 
     def _fail(self, waiting: Waiting[Answer], error: Exception) -> None:
         self._leave(waiting)
-        log.error("database.refused", error=type(error).__name__)
+        if not is_refusal(error):
+            log.error("database.refused", error=type(error).__name__)
         if not waiting.done():
             waiting.set_exception(error)
 

@@ -36,7 +36,7 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.webhook_addresses import AddressRefusedError
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.graphs import Definition, ResolvedDefinition, RunnableGraph
 from caseworker.runs.http.body import (

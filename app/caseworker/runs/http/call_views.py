@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from caseworker.core.trace.analysis import ShownStatus, status_of
 from caseworker.platform.http.bodies import View
-from caseworker.runs.payloads import CallPayload
+from caseworker.runs.read.payloads import CallPayload
 from caseworker.runs.run import RunStatus
 
 Handling = Literal["retried", "fallback", "skipped", "failed"]

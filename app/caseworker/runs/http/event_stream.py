@@ -21,9 +21,9 @@ from caseworker.platform.http.bodies import QueryModel, View
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import Shares, accepted_types
 from caseworker.runs.errors import RunNotFoundError
-from caseworker.runs.event_followers import Batch
 from caseworker.runs.http.problems import TOO_MANY_STREAMS
 from caseworker.runs.ports import EventPage
+from caseworker.runs.read.event_followers import Batch
 from caseworker.runs.run import EventRecord, Run
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,6 @@ from fastapi import Query, Response
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.request import ApiRequest, api_router
-from caseworker.runs.event_followers import Batch
 from caseworker.runs.http.event_stream import (
     EVENT_HEADERS,
     Batches,
@@ -26,6 +25,7 @@ from caseworker.runs.http.openapi import EVENT_STREAM
 from caseworker.runs.http.problems import RUN_NOT_FOUND, TOO_MANY_STREAMS, rate_headers
 from caseworker.runs.http.views import Links
 from caseworker.runs.ports import Accepted
+from caseworker.runs.read.event_followers import Batch
 from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService
 

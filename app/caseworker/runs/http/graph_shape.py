@@ -6,7 +6,7 @@ from typing import Any, Self
 from caseworker.core.graph.graph import Channel, GraphStep
 from caseworker.core.graph.topology import Topology
 from caseworker.platform.http.bodies import View
-from caseworker.runs.step_inputs import shape_of
+from caseworker.runs.read.step_inputs import shape_of
 
 
 class ShapeStep(View):

@@ -20,7 +20,7 @@ from caseworker.runs.http.fields import RunIdPath
 from caseworker.runs.http.problems import CALL_NOT_FOUND, RUN_NOT_FOUND
 from caseworker.runs.http.query import TraceQuery
 from caseworker.runs.http.trace_views import TraceView
-from caseworker.runs.payloads import PayloadReading
+from caseworker.runs.read.payloads import PayloadReading
 from caseworker.runs.run import RunKey, RunStatus
 from caseworker.runs.service import RunService, Trace
 

@@ -13,7 +13,6 @@ import structlog
 from psycopg import Notify, sql
 
 from caseworker.platform.postgres.connections import Connection, Patience
-from caseworker.runs.postgres.approvals import DECISION_CHANNEL
 from caseworker.runs.run import CancelRequest, RunKey
 
 log = structlog.get_logger(__name__)
@@ -21,6 +20,10 @@ log = structlog.get_logger(__name__)
 CANCEL_CHANNEL = "caseworker_cancel"
 """Postgres notification channel for cancel requests. Heartbeats find the requests that a worker
 missed."""
+
+DECISION_CHANNEL = "caseworker_decision"
+"""Postgres notification channel for decisions, for runs that execute other steps in the
+meantime."""
 
 ACCOUNT_CHANNEL = "caseworker_accounts"
 """Postgres notification channel for settlements in accounts for which calls wait."""

@@ -206,7 +206,7 @@ run_costs = Table(
     *columns(BigInteger, "llm_calls tokens", nullable=False),
     *columns(Numeric, "cost_usd cost_usd_estimated", nullable=False),
 )
-"""Costs of runs that have ended, by model; see :mod:`caseworker.runs.postgres.costs`."""
+"""Costs of runs that have ended, by model; see :mod:`caseworker.runs.read.postgres.costs`."""
 
 cost_sums = Table(
     "cost_sums",

@@ -27,7 +27,7 @@ from caseworker.models.pricing import TokenPrice, no_list_price
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.node_type import RunFacts
 from caseworker.nodes.toolset import toolset_type
-from caseworker.runs.replay import reopened
+from caseworker.runs.journal.replay import reopened
 from caseworker.tools.ports import Tool, ToolContext, ToolResult, ToolSpec
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.agent.case import CaseDefaults

@@ -35,8 +35,8 @@ from caseworker.models.gateway import NAMED_ONLY
 from caseworker.models.relay import Head
 from caseworker.nodes.agent.limits import RoomForTurns
 from caseworker.platform.http.problems import ProblemError, ProblemType
-from caseworker.runs.journal import RunTooLargeError
-from caseworker.runs.outcome import outcome_of
+from caseworker.runs.execute.outcome import outcome_of
+from caseworker.runs.journal.journal import RunTooLargeError
 from caseworker.runs.run import Run, RunKey, RunKind, RunRequest, RunStatus
 from tests.support.overflow_patterns import mistaken
 from tests.unit.features.external.execution import executed

@@ -11,7 +11,7 @@ from caseworker.core.budget.stops import HandOver, StopKind
 from caseworker.features.external.end import client_error
 from caseworker.features.external.session import ExternalData, GatewaySession
 from caseworker.features.external.sessions import Sessions
-from caseworker.runs.journal import LostRunError
+from caseworker.runs.journal.journal import LostRunError
 from caseworker.runs.kinds import EXTERNAL_STEP
 from tests.unit.features.external.execution import IDLE, KEY, executed
 

@@ -80,8 +80,7 @@ def written(commit: Commit, writes: Sequence[str], **options: Any) -> list[Any]:
         await line.stop()
         return [task.exception() or task.result() for task in tasks]
 
-    with structlog.testing.capture_logs():
-        return run(main, 0).result
+    return run(main, 0).result
 
 
 def test_a_batch_is_bounded_in_bytes() -> None:
@@ -121,6 +120,28 @@ def test_a_write_that_the_server_cannot_carry_out_fails_alone(error: Exception) 
     assert "6 bytes" in str(poison)
     assert order.count("poison") == STRIKES
     assert order.index("second") < order.index("poison", 1)
+
+
+class RefusalError(psycopg.DatabaseError):
+    """The error of a function of the schema that refuses a write."""
+
+    sqlstate = "CW001"
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [(RefusalError("full"), []), (psycopg.errors.CheckViolation("wrong"), ["database.refused"])],
+)
+def test_only_an_unexpected_error_is_logged(error: Exception, logged: list[str]) -> None:
+    """Both fail the write, but a refusal is the answer to a caller's request."""
+
+    async def commit(batch: Sequence[str]) -> Sequence[str]:
+        raise error
+
+    with structlog.testing.capture_logs() as lines:
+        assert written(commit, ["a"]) == [error]
+
+    assert [line["event"] for line in lines] == logged
 
 
 def test_a_write_that_was_broken_off_now_and_then_is_written() -> None:

@@ -8,7 +8,7 @@ from caseworker.models.table import ModelTable
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.router import router_type
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.definitions import Definitions
+from caseworker.runs.accept.definitions import Definitions
 from caseworker.runs.http.admission import GraphAdmission
 from caseworker.runs.http.body import GraphRunBody
 from caseworker.runs.run import DefinitionRef

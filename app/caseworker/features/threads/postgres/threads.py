@@ -37,10 +37,11 @@ from caseworker.features.threads.thread import (
     ThreadNotFoundError,
 )
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.postgres.connections import is_refusal
 from caseworker.platform.postgres.engines import Engines, read_rows, transaction
+from caseworker.runs.accept.postgres.quotas import quota_of, storing
 from caseworker.runs.errors import IdempotencyMismatchError, RunConflictError
 from caseworker.runs.paging import Page
-from caseworker.runs.postgres.quotas import quota_of, storing
 from caseworker.runs.postgres.retention import DUE, Batch
 from caseworker.runs.postgres.rows import Row, decode_cursor, instant_and_id, page_of
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata, run_key, runs
@@ -89,15 +90,13 @@ kept_messages = Table(
 )
 """Messages that were deleted or erased while the unfinished run ``run_id`` needed them."""
 
-_REFUSED = "CW001"
-"""SQLSTATE with which ``caseworker_store_reply`` refuses a run."""
 _REFUSALS: Mapping[str, type[Exception]] = {
     "no thread": ThreadNotFoundError,
     "mismatch": IdempotencyMismatchError,
     "full": ThreadFullError,
     "changed": ThreadChangedError,
 }
-"""Errors by the message of such a refusal."""
+"""Errors by the message with which ``caseworker_store_reply`` refuses a run."""
 
 _JSON_COLUMNS = ("definition", "inputs", "tools")
 _THREAD = tuple(Thread.__dataclass_fields__.keys() - {"tenant", "kind"})
@@ -369,7 +368,7 @@ def storage_refusal_of(error: Exception) -> Exception | None:
     reason = error.orig if isinstance(error, DBAPIError) else error
     if not isinstance(reason, psycopg.Error):
         return None
-    if reason.sqlstate == _REFUSED:
+    if is_refusal(reason):
         return _REFUSALS[reason.diag.message_primary or ""]()
     if reason.diag.table_name != messages.name:
         return None

@@ -51,18 +51,13 @@ from caseworker.nodes.node_type import RunFacts
 from caseworker.platform.code_table import ExecutedCode
 from caseworker.platform.fair_slots import TENANT, share_of
 from caseworker.platform.logs.trace_context import outside_spans
-from caseworker.runs.accounts import Accounts
-from caseworker.runs.approvals import ApprovalStore, RunDesk
 from caseworker.runs.errors import BranchNotFoundError
-from caseworker.runs.execution import ActiveRun, Execution
-from caseworker.runs.journal import LostRunError
-from caseworker.runs.kinds import KINDS, parent_of
-from caseworker.runs.observers import RunObservers, log_context
-from caseworker.runs.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
-from caseworker.runs.plan import RunGraphs
-from caseworker.runs.ports import Branches, JournalStore, RunStore
-from caseworker.runs.references import call_references_in, is_stored_unchanged, resolved
-from caseworker.runs.release import (
+from caseworker.runs.execute.accounts import Accounts
+from caseworker.runs.execute.approvals import ApprovalStore, RunDesk
+from caseworker.runs.execute.execution import ActiveRun, Execution
+from caseworker.runs.execute.outcome import RunOutcome, failed, outcome_of, result_of_calls, stopped
+from caseworker.runs.execute.plan import RunGraphs
+from caseworker.runs.execute.release import (
     CLAIM_SECONDS,
     GIVE_UP_SECONDS,
     RELEASES_AT_ONCE,
@@ -70,7 +65,12 @@ from caseworker.runs.release import (
     shutting_down,
     when_there,
 )
-from caseworker.runs.replay import restore, spent_before
+from caseworker.runs.journal.journal import LostRunError
+from caseworker.runs.journal.replay import restore, spent_before
+from caseworker.runs.kinds import KINDS, parent_of
+from caseworker.runs.observers import RunObservers, log_context
+from caseworker.runs.ports import Branches, JournalStore, RunStore
+from caseworker.runs.references import call_references_in, is_stored_unchanged, resolved
 from caseworker.runs.run import CallRecord, CancelRequest, Deaths, Run, RunKey
 from caseworker.tools.artifacts import ArtifactKeeper
 

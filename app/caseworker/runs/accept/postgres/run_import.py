@@ -11,8 +11,8 @@ import time
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.runs.accept.resume import NodeLine, taken_over
 from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
-from caseworker.runs.resume import NodeLine, taken_over
 from caseworker.runs.run import TERMINAL, RunKey, RunSource
 
 MANY_LINES = 2_000

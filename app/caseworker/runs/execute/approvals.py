@@ -26,10 +26,10 @@ from caseworker.runs.errors import (
     InvalidArgumentsError,
     RunNotFoundError,
 )
-from caseworker.runs.journal import lost_run
+from caseworker.runs.execute.release import when_there
+from caseworker.runs.journal.journal import lost_run
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
-from caseworker.runs.release import when_there
 from caseworker.runs.run import Run, RunKey
 from caseworker.tools.arguments import ArgumentCheck, UnfitSchemaError
 from caseworker.tools.ports import ToolSpec

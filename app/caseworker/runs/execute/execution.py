@@ -23,11 +23,11 @@ from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.context import RunContext
 from caseworker.engine.events import BUDGET_WARNING, Event
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.runs.accounts import Accounts, AccountsOfRun
-from caseworker.runs.journal import RunJournal, run_ended
-from caseworker.runs.outcome import RunOutcome, close
+from caseworker.runs.execute.accounts import Accounts, AccountsOfRun
+from caseworker.runs.execute.outcome import RunOutcome, close
+from caseworker.runs.journal.journal import RunJournal, run_ended
+from caseworker.runs.journal.replay import graph_of, reopened, spent_before, taken_over_by
 from caseworker.runs.ports import JournalStore, LateResult
-from caseworker.runs.replay import graph_of, reopened, spent_before, taken_over_by
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunStatus, as_ended
 
 

@@ -20,8 +20,8 @@ from procrastinate.jobs import Job, Status
 
 from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.connections import Patience
-from caseworker.runs.postgres.work_search import Search
-from caseworker.runs.queue.worker import (
+from caseworker.runs.execute.queue.work_search import Search
+from caseworker.runs.execute.queue.worker import (
     CapacityAwareJobManager,
     QueueTimes,
     connections,

@@ -51,9 +51,9 @@ from caseworker.engine.events import (
 from caseworker.engine.ports import CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.nodes.agent.references import part_in
-from caseworker.runs.event_pairs import OpenStarts, interrupted, is_step_end
+from caseworker.runs.journal.event_pairs import OpenStarts, interrupted, is_step_end
+from caseworker.runs.journal.replay import TIERS, entries_of, spent_by_path, tries_of
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission
-from caseworker.runs.replay import TIERS, entries_of, spent_by_path, tries_of
 from caseworker.runs.run import CallRecord, EventRecord, Run, RunStatus
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from caseworker.engine.cancellation import is_being_cancelled
 from caseworker.engine.supervision import shielded
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.logs.errors import message_of_error
-from caseworker.runs.executor import RunExecutor
+from caseworker.runs.execute.executor import RunExecutor
 from caseworker.runs.ports import RunStore, WorkerStore
 from caseworker.runs.run import RunKey
 

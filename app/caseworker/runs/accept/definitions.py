@@ -22,18 +22,19 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.suggestions import MAX_NAMES, suggestion
-from caseworker.runs.errors import (
-    ContainedDefinitionGoneError,
-    DefinitionNotFoundError,
-    GraphRefusedError,
-)
-from caseworker.runs.expansion import (
+from caseworker.runs.accept.expansion import (
     SMALL_BYTES,
     Expansion,
     GraphSize,
     Missing,
     canonical,
     place_of,
+)
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
+from caseworker.runs.errors import (
+    ContainedDefinitionGoneError,
+    DefinitionNotFoundError,
+    GraphRefusedError,
 )
 from caseworker.runs.graphs import (
     Definition,
@@ -46,7 +47,6 @@ from caseworker.runs.graphs import (
 )
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.paging import Page
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 
 COMPILED_BYTES = 512 * 1024

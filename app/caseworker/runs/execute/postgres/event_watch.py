@@ -12,7 +12,7 @@ import asyncio
 
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.json_text import dump
-from caseworker.runs.executor import RunExecutor
+from caseworker.runs.execute.executor import RunExecutor
 from caseworker.runs.observers import RunNotifier
 from caseworker.runs.run import RunKey
 

@@ -15,10 +15,10 @@ from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
 from caseworker.nodes.agent.execution import cut_off_result
 from caseworker.platform.logs.errors import message_of_error
-from caseworker.runs.journal import EventLog, run_ended
+from caseworker.runs.journal.journal import EventLog, run_ended
+from caseworker.runs.journal.replay import graph_of, tries_of
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import SpentSoFar
-from caseworker.runs.replay import graph_of, tries_of
 from caseworker.runs.run import CallRecord, CancelRequest, FinishRun, Run, RunStatus
 
 RESULT = "result"

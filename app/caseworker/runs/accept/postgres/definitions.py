@@ -21,6 +21,8 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import exact_dump
 from caseworker.platform.postgres.locks import LOCK_DEFINITIONS
+from caseworker.runs.accept.postgres.definition_heads import HEAD, HEADS, DefinitionHeads, asked_for
+from caseworker.runs.accept.postgres.quotas import quota_of, storing
 from caseworker.runs.errors import (
     ContainedDefinitionGoneError,
     DefinitionInUseError,
@@ -35,8 +37,6 @@ from caseworker.runs.graphs import (
     Registered,
 )
 from caseworker.runs.paging import Page
-from caseworker.runs.postgres.definition_heads import HEAD, HEADS, DefinitionHeads, asked_for
-from caseworker.runs.postgres.quotas import quota_of, storing
 from caseworker.runs.postgres.rows import decode_cursor, page_of
 from caseworker.runs.postgres.tables import definitions
 from caseworker.runs.quotas import UNLIMITED, Quota

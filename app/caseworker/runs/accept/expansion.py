@@ -17,9 +17,9 @@ from caseworker.core.graph.validation import Problem
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionReference, agents_in
 from caseworker.platform.fair_threads import PacedThread
+from caseworker.runs.accept.postgres.definitions import PostgresDefinitions
 from caseworker.runs.errors import DefinitionsTooLargeError, GraphRefusedError
 from caseworker.runs.graphs import GraphLimits
-from caseworker.runs.postgres.definitions import PostgresDefinitions
 from caseworker.runs.run import DefinitionRef
 
 Path = tuple[str | int, ...]

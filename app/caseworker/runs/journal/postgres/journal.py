@@ -23,22 +23,22 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
 from caseworker.platform.postgres.json_text import dump
-from caseworker.runs.errors import QueueFullError
-from caseworker.runs.observers import RunNotifier
-from caseworker.runs.ports import FinishResult, JournalWrite, Permission
-from caseworker.runs.postgres.acceptance import (
+from caseworker.runs.accept.postgres.acceptance import (
     InsertAnswer,
     QueueRoom,
     RunInsert,
     accept_in_batch,
 )
-from caseworker.runs.postgres.journal_rows import (
+from caseworker.runs.accept.postgres.quotas import usual_costs
+from caseworker.runs.errors import QueueFullError
+from caseworker.runs.journal.postgres.journal_rows import (
     Ownership,
     OwnersWrite,
     as_rows,
     hold_answers,
 )
-from caseworker.runs.postgres.quotas import usual_costs
+from caseworker.runs.observers import RunNotifier
+from caseworker.runs.ports import FinishResult, JournalWrite, Permission
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import (
     FINISH,

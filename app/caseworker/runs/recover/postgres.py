@@ -5,8 +5,8 @@ slots are full must still notice that another one died, and a recovery that is k
 not block the next one.
 
 In addition to its row, a live worker holds an advisory lock. The lock ends with its connection, so
-a killed process no longer holds it. :mod:`caseworker.runs.failure_detector` decides which workers
-count as silent.
+a killed process no longer holds it. :mod:`caseworker.runs.recover.failure_detector` decides which
+workers count as silent.
 
 Recovery never waits for a row lock, so it disturbs neither other recoveries nor live workers. Rows
 that are locked now are checked again next time. A worker that was only frozen has lost its runs
@@ -35,15 +35,15 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, Pool, transaction
 from caseworker.platform.postgres.locks import HOLD_WORKER_LIFE, TRY_WORKER_LIFE
-from caseworker.runs.failure_detector import SilenceWatch, Silent
+from caseworker.runs.execute.postgres.approvals import WAKE_DUE
+from caseworker.runs.execute.postgres.runs import halt_overdue, stopped_started
+from caseworker.runs.execute.queue.work_search import Search, look_statement
 from caseworker.runs.observers import RunObservers
 from caseworker.runs.ports import Beat
-from caseworker.runs.postgres.approvals import WAKE_DUE
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import cancel_request_from_row
 from caseworker.runs.postgres.run_statements import OWNED, OWNED_BY, TAKE_LOST
-from caseworker.runs.postgres.runs import halt_overdue, stopped_started
-from caseworker.runs.postgres.work_search import Search, look_statement
+from caseworker.runs.recover.failure_detector import SilenceWatch, Silent
 from caseworker.runs.run import RunKey
 
 log = structlog.get_logger(__name__)

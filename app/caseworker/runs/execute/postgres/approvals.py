@@ -1,4 +1,4 @@
-"""Storage for approvals in Postgres; see :mod:`caseworker.runs.approvals`.
+"""Storage for approvals in Postgres; see :mod:`caseworker.runs.execute.approvals`.
 
 Asking, deciding and suspending first lock the run's row in a separate statement, and then read. A
 statement that itself waits for the lock would not see rows committed during the wait.
@@ -27,19 +27,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import storable
-from caseworker.runs.approvals import Approval, Deciding
+from caseworker.runs.execute.approvals import Approval, Deciding
 from caseworker.runs.observers import RunNotifier
 from caseworker.runs.paging import Page
 from caseworker.runs.ports import Notification
+from caseworker.runs.postgres.listener import DECISION_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
 from caseworker.runs.postgres.run_statements import OWNED
 from caseworker.runs.postgres.tables import approvals, of_run, runs
 from caseworker.runs.run import TERMINAL, Run, RunKey
-
-DECISION_CHANNEL = "caseworker_decision"
-"""Postgres notification channel for decisions, for runs that execute other steps in the
-meantime."""
 
 _NOW = func.clock_timestamp()
 _DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)

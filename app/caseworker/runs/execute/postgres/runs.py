@@ -25,60 +25,50 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.platform.postgres.locks import LOCK_IDEMPOTENCY_KEY
-from caseworker.runs.errors import (
-    IdempotencyMismatchError,
-    QueueFullError,
-    RunConflictError,
-    TooManyPendingCancelsError,
-)
-from caseworker.runs.journal import late_result
-from caseworker.runs.kinds import KINDS
-from caseworker.runs.outcome import cancelled_while_queued, stopped_while_queued
-from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
-from caseworker.runs.postgres.acceptance import (
+from caseworker.runs.accept.postgres.acceptance import (
     ACCEPT_ONE,
     COUNT_QUEUED,
     COUNT_QUEUED_OF,
     RunInsert,
 )
-from caseworker.runs.postgres.acceptance import (
+from caseworker.runs.accept.postgres.acceptance import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
-from caseworker.runs.postgres.approvals import suspend_in
-from caseworker.runs.postgres.journal_rows import (
-    call_to_json,
-    event_to_json,
-    finish_to_json,
-    hold_to_json,
-    key_to_json,
-)
-from caseworker.runs.postgres.listener import CANCEL_CHANNEL
-from caseworker.runs.postgres.queue_jobs import defer_runs
-from caseworker.runs.postgres.quotas import (
+from caseworker.runs.accept.postgres.quotas import (
     RunAdmission,
     admission_of,
     left_of_rate,
     storing,
     usual_of,
 )
+from caseworker.runs.accept.postgres.run_import import take_over
+from caseworker.runs.errors import (
+    IdempotencyMismatchError,
+    QueueFullError,
+    RunConflictError,
+    TooManyPendingCancelsError,
+)
+from caseworker.runs.execute.outcome import cancelled_while_queued, stopped_while_queued
+from caseworker.runs.execute.postgres.approvals import suspend_in
+from caseworker.runs.journal.journal import late_result
+from caseworker.runs.journal.postgres.journal_rows import (
+    call_to_json,
+    event_to_json,
+    finish_to_json,
+    hold_to_json,
+    key_to_json,
+)
+from caseworker.runs.journal.replay import restore
+from caseworker.runs.kinds import KINDS
+from caseworker.runs.ports import Accepted, CancelStatus, LateResult, RunFilter
+from caseworker.runs.postgres.listener import CANCEL_CHANNEL
+from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.retention import erase_in
 from caseworker.runs.postgres.rows import (
     accepted_run,
     cancel_request_from_row,
     new_run_to_json,
     run_from_row,
-)
-from caseworker.runs.postgres.run_import import take_over
-from caseworker.runs.postgres.run_listing import can_be_stopped, stoppable
-from caseworker.runs.postgres.run_reader import (
-    RUN_OF_KEY,
-    PostgresRunReader,
-    journal_of,
-    last_seq_of,
-    once_keys_of,
-    open_starts_of,
-    read_run,
-    streamed_in,
 )
 from caseworker.runs.postgres.run_statements import (
     ADD_LATE,
@@ -102,7 +92,17 @@ from caseworker.runs.postgres.run_statements import (
 )
 from caseworker.runs.postgres.tables import of_run, runs
 from caseworker.runs.quotas import UNLIMITED, Quota, few_of_queue
-from caseworker.runs.replay import restore
+from caseworker.runs.read.postgres.run_listing import can_be_stopped, stoppable
+from caseworker.runs.read.postgres.run_reader import (
+    RUN_OF_KEY,
+    PostgresRunReader,
+    journal_of,
+    last_seq_of,
+    once_keys_of,
+    open_starts_of,
+    read_run,
+    streamed_in,
+)
 from caseworker.runs.run import (
     CallRecord,
     CancelRequest,

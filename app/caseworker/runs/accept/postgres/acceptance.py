@@ -87,6 +87,10 @@ _QUEUES_FREELY = _HAS_NO_LIMIT.format(
 
 _MEETS_NOTHING = f"""{{has_no_limit}} AND (idempotency_key IS NULL
     OR {TRY_IDEMPOTENCY_KEY})
+    AND (request #> '{{{{chat,reply}}}}' IS NULL OR EXISTS (
+        SELECT FROM threads WHERE threads.tenant_id = new.tenant_id
+            AND threads.thread_id = request #>> '{{{{chat,thread_id}}}}'
+        FOR NO KEY UPDATE SKIP LOCKED))
 """
 
 ACCEPT_NEW = f"""{_INSERT}
@@ -98,7 +102,9 @@ RETURNING tenant_id, run_id, created_at
 
 A run is not inserted if a run or an earlier cancel request has its ID. It is not inserted if its
 idempotency key exists, or is locked with :data:`LOCK_IDEMPOTENCY_KEY`. It is also not inserted if
-it might have to wait for other runs of its tenant, or if its remembered definition has changed.
+it might have to wait for other runs of its tenant, or if its remembered definition has changed. A
+run that answers in a thread is left out if the thread is locked or gone, so the batch never waits
+for it.
 
 The rows must be sorted, so that two processes that insert the same IDs cannot deadlock.
 """

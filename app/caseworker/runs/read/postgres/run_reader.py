@@ -17,23 +17,23 @@ from caseworker.core.trace.node import ATTEMPT, number_of
 from caseworker.engine.events import CONTENT_CHUNK, Event
 from caseworker.engine.ports import CallOutcome
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.runs.event_pairs import ENDS, STARTS
-from caseworker.runs.paging import Page
-from caseworker.runs.ports import EventPage, Notification, Period, RunFilter, SpentSoFar
-from caseworker.runs.postgres.costs import IN_ROWS, IN_SUMS, UNFILLED, UNFINISHED, bounds_of
-from caseworker.runs.postgres.journal import PostgresJournal
-from caseworker.runs.postgres.journal_rows import (
+from caseworker.runs.journal.event_pairs import ENDS, STARTS
+from caseworker.runs.journal.postgres.journal import PostgresJournal
+from caseworker.runs.journal.postgres.journal_rows import (
     call_from_row,
     event_from_row,
     stored_types,
     whole_event,
     whole_once,
 )
+from caseworker.runs.journal.replay import charge_of
+from caseworker.runs.paging import Page
+from caseworker.runs.ports import EventPage, Notification, Period, RunFilter, SpentSoFar
 from caseworker.runs.postgres.rows import encode_cursor, run_from_row
-from caseworker.runs.postgres.run_listing import LIST_STATEMENT_MS, page_query
 from caseworker.runs.postgres.run_statements import SPENT
 from caseworker.runs.postgres.tables import JOURNAL_COLUMNS, events, journal, of_run, runs
-from caseworker.runs.replay import charge_of
+from caseworker.runs.read.postgres.costs import IN_ROWS, IN_SUMS, UNFILLED, UNFINISHED, bounds_of
+from caseworker.runs.read.postgres.run_listing import LIST_STATEMENT_MS, page_query
 from caseworker.runs.run import TERMINAL, CallRecord, Run, RunKey, RunStatus
 
 _RUNS = f"SELECT {', '.join(runs.c.keys())} FROM runs WHERE request IS NOT NULL"  # noqa: S608
@@ -153,7 +153,7 @@ SELECT start.* FROM open, LATERAL (
     WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND seq = open.seq OFFSET 0
 ) start ORDER BY first
 """  # noqa: S608
-"""Return the start events of a run that have no end event, as in ``runs/event_pairs.py``.
+"""Return the start events of a run that have no end event, as in ``runs/journal/event_pairs.py``.
 
 A resumed step is ordered by its first start, which precedes all starts inside it.
 

@@ -23,7 +23,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from caseworker.engine.supervision import forget_failure, until_done
 from caseworker.platform.postgres.connections import Connection, Patience, connect_options
-from caseworker.runs.executor import RunExecutor
+from caseworker.runs.execute.executor import RunExecutor
 from caseworker.runs.ports import RunStore
 from caseworker.runs.postgres.listener import listen
 from caseworker.runs.postgres.queue_jobs import EXECUTE, QUEUE

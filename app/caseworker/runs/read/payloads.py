@@ -12,11 +12,16 @@ from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import REDACTED, Payload, Payloads
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.step_path import StepPath
-from caseworker.runs.conversations import beginning_of, names_branch, whole_request, with_branch
 from caseworker.runs.errors import CallNotFoundError, RunNotFoundError
 from caseworker.runs.ports import Branches, RunStore
+from caseworker.runs.read.conversations import (
+    beginning_of,
+    names_branch,
+    whole_request,
+    with_branch,
+)
+from caseworker.runs.read.step_inputs import input_sources_of
 from caseworker.runs.run import CallRecord, Run, RunKey, RunStatus
-from caseworker.runs.step_inputs import input_sources_of
 
 _NODE_ID: Final = re.compile(r"n[0-9]{6,9}", re.ASCII)
 

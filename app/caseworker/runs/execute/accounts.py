@@ -21,7 +21,7 @@ from caseworker.core.budget.accounts import TENANT, AccountLimit, Hold, HoldAnsw
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import Room
 from caseworker.core.budget.usage import Charge
-from caseworker.runs.journal import RunJournal
+from caseworker.runs.journal.journal import RunJournal
 
 ASKING: Final = 4
 """Maximum number of waiting calls of a tenant that ask the store in this process."""

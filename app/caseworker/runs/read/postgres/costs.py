@@ -24,7 +24,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.runs.postgres.run_listing import AGENT_NAME, RUNS_AN_AGENT
+from caseworker.runs.read.postgres.run_listing import AGENT_NAME, RUNS_AN_AGENT
 
 FIRST: Final = datetime.min.replace(tzinfo=UTC)
 LAST: Final = datetime.max.replace(tzinfo=UTC)
