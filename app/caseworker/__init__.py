@@ -34,7 +34,7 @@ _PUBLIC: Final = {
     "nodes.function": ("FunctionNode",),
     "nodes.node_type": ("NodeType",),
     "nodes.parts": ("NodeParts",),
-    "nodes.fields": ("HandleName", "JsonField", "PathField", "StepData", "TextField"),
+    "nodes.strict_parsing": ("HandleName", "JsonField", "PathField", "StepData", "TextField"),
     "runtime_api.agents": ("AgentResult", "run_agent"),
     "runtime_api.execution": ("GraphRun",),
     "runtime_api.graph": ("Graph", "Step"),

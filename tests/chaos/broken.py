@@ -39,14 +39,14 @@ import caseworker.runs.execute.postgres.runs as postgres_runs
 import caseworker.runs.http.runs as run_routes
 import caseworker.runs.journal.postgres as postgres_journal
 import caseworker.runs.recover.postgres as postgres_workers
-from caseworker.core.budget.reservations import Account, Reservation, WaitingLine
+from caseworker.core.budget.reservations import Account, Reservation, ReservationQueue
 from caseworker.core.budget.usage import Charge
 from caseworker.core.trace.execution_graph import CallTree, ExecutionGraph
 from caseworker.engine.call import Call
 from caseworker.engine.calls import Calls
 from caseworker.engine.events import STEP_COMPLETED, Event
 from caseworker.engine.ports import CallOutcome, Recorded
-from caseworker.runs.accept.postgres.acceptance import RunInsert
+from caseworker.runs.accept.postgres.batch_accept import RunInsert
 from caseworker.runs.journal.journal import RunJournal
 from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.ports import Beat
@@ -169,7 +169,7 @@ def _replay() -> None:
 
     def unknown(calls: Calls, call: Call) -> Recorded | None:
         found = earlier_try_of(calls, call)
-        recorded = found is not None and not found.taken_over
+        recorded = found is not None and not found.imported
         return replace(found, outcome=CallOutcome.UNKNOWN) if found and recorded else found
 
     _put(Calls, "_earlier_try_of", unknown)
@@ -249,7 +249,7 @@ def _line() -> None:
     """Refuse a lane at once if other lanes hold reservations, instead of queueing it."""
 
     def at_once(
-        line: WaitingLine,
+        line: ReservationQueue,
         accounts: Sequence[Account],
         least: Charge,
         wanted: object,
@@ -258,7 +258,7 @@ def _line() -> None:
     ) -> Reservation:
         return line.reserve(accounts, least)
 
-    _put(WaitingLine, "ask", at_once)
+    _put(ReservationQueue, "ask", at_once)
 
 
 @_breaks("24", seconds=20)
@@ -268,6 +268,6 @@ def _anew() -> None:
 
     def forgetful(journal: RunJournal, call_key: str) -> Recorded | None:
         found = recorded(journal, call_key)
-        return None if found is not None and found.taken_over else found
+        return None if found is not None and found.imported else found
 
     _put(RunJournal, "recorded", forgetful)

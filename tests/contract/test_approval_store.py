@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
-from caseworker.engine.approvals import Question, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Question, Verdict
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.features.approvals.approvals import Approval, ApprovalStore, Deciding, RunDesk
+from caseworker.features.approvals.approvals import (
+    Approval,
+    ApprovalStore,
+    Deciding,
+    RunApprovalStore,
+)
 from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission, RunStore
 from caseworker.runs.run import CancelRequest, Run, RunKey, RunStatus
@@ -44,7 +49,7 @@ class ApprovalStores:
         key = f"step/{approval_id}"
         return await self.approvals.ask(
             run,
-            StoredQuestion(
+            ApprovalRequest(
                 approval_id=approval_id, node_id="n000002", call_key=key, question=asked
             ),
         )
@@ -88,8 +93,10 @@ async def test_a_question_is_stored_once_and_kept_as_it_was(
     await approval_stores.decide(arguments={"amount": 3}, reason="less")
     again = await approval_stores.ask(run, message="Other words?")
     assert first is not None
-    asked = StoredQuestion(approval_id="a", node_id="n", call_key="step/a", question=first.question)
-    desk = RunDesk(approval_stores.approvals, run, CancellationToken())
+    asked = ApprovalRequest(
+        approval_id="a", node_id="n", call_key="step/a", question=first.question
+    )
+    desk = RunApprovalStore(approval_stores.approvals, run, CancellationToken())
 
     assert (first.decision, first.open) == (None, True)
     assert again is not None

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
-from caseworker.engine.approvals import Question, StoredQuestion
+from caseworker.engine.approvals import ApprovalRequest, Question
 from caseworker.runs.ports import JournalWrite, LateResult
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import EventRecord, Run, RunKey
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = RunKey("default", "case-1")
 HOLD = Hold(node_id="n000002", attempt=1, cost_usd=Decimal("0.5"), tokens=10)
 QUESTION = Question(subject="pay", message="Pay?", arguments={}, schema=None, timeout_seconds=60)
-ASKED = StoredQuestion(approval_id="late", node_id="n000002", call_key="k", question=QUESTION)
+ASKED = ApprovalRequest(approval_id="late", node_id="n000002", call_key="k", question=QUESTION)
 CALLS = records_of(graph_with_calls("case-1"), call_key="k", charge={"tokens": 9}, outcome="result")
 Write = Callable[[Api, Run], Coroutine[Any, Any, None]]
 

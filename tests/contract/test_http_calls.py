@@ -10,9 +10,9 @@ import pytest
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import Payloads
-from caseworker.engine.approvals import Question, StoredQuestion
+from caseworker.engine.approvals import ApprovalRequest, Question
 from caseworker.engine.ports import CallOutcome
-from caseworker.features.traces.payloads import PayloadReading
+from caseworker.features.traces.payloads import PayloadReader
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest
 from tests.support.api import Api, client_of
@@ -179,7 +179,7 @@ async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
     question = Question(
         subject="calculator", message="?", arguments={}, schema=None, timeout_seconds=60
     )
-    asked = StoredQuestion(
+    asked = ApprovalRequest(
         approval_id="q", node_id=again, call_key="answer/call", question=question
     )
     await api.approval_store.ask(run, asked)
@@ -276,7 +276,7 @@ async def test_payloads_are_shown_as_it_is_configured(
 ) -> None:
     """The setting hides payloads or shows them unredacted."""
     payloads = Payloads(mode)
-    reading = PayloadReading(api.store, payloads, max_shown_bytes=2_000_000)
+    reading = PayloadReader(api.store, payloads, max_shown_bytes=2_000_000)
     async with client_of(api.app(payloads, reading)) as client:
         work = Work().ended()
         await work.written(api, client)
@@ -291,7 +291,7 @@ async def test_payloads_are_shown_as_it_is_configured(
 
 async def test_the_payloads_of_a_trace_have_a_size(api: Api) -> None:
     """The first calls have payloads; the call route returns all others."""
-    reading = PayloadReading(api.store, max_shown_bytes=400)
+    reading = PayloadReader(api.store, max_shown_bytes=400)
     async with client_of(api.app(reading)) as client:
         work = Work()
         for number in range(50):

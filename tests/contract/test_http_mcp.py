@@ -447,7 +447,7 @@ async def test_a_call_that_breaks_the_service_says_nothing_of_the_reason(
     def broken(*_: object) -> None:
         raise RuntimeError("the secret reason")
 
-    monkeypatch.setattr(mcp_server, "view_for", broken)
+    monkeypatch.setattr(mcp_server, "view_with_usage", broken)
     async with mcp_service.mcp(await mcp_service.key()) as client:
         result = await client.call_tool("run_case", NOW)
 

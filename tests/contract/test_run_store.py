@@ -247,7 +247,7 @@ class TestStopping:
         records = records_of(graph_with_calls("case-1", llm_calls=2))
         await ports.journal.write(JournalWrite(key=KEY, fence=1, calls=records))
         await ports.runs.cancel(KEY, CANCEL_REQUEST)
-        calls = await ports.runs.begun_calls(KEY)
+        calls = await ports.runs.started_calls(KEY)
 
         assert [record.node_id for record in calls] == ["n000002", "n000003"]
 

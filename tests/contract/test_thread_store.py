@@ -408,8 +408,8 @@ async def test_every_action_waits_for_the_answers_before_it(opened: Opened) -> N
     await end(opened, "r")
 
     goes_on = await plan("continuing", message_id=answer)
-    assert goes_on.goes_on is not None
-    assert (goes_on.goes_on.run_id, goes_on.parent_id) == ("r", user)
+    assert goes_on.resumed_answer is not None
+    assert (goes_on.resumed_answer.run_id, goes_on.parent_id) == ("r", user)
     assert (await plan("saying", content="And?", parent_id=None)).parent_id == answer
 
 

@@ -20,7 +20,7 @@ import pytest
 from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
-from caseworker.engine.approvals import Question, StoredQuestion
+from caseworker.engine.approvals import ApprovalRequest, Question
 from caseworker.features.external.postgres import PostgresAttempts, key_hash
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.schedules.due_runs import ScheduleFiring
@@ -171,7 +171,7 @@ async def read_run(side: Side) -> Any:
     store, key = side.api.store, side.key("job")
     return [
         await store.calls(key),
-        await store.begun_calls(key),
+        await store.started_calls(key),
         await store.spent(key),
         await store.nodes(key),
         await store.call(key, "n000002"),
@@ -262,7 +262,7 @@ async def saves_file(side: Side) -> Any:
 
 
 async def asks(side: Side) -> Any:
-    asked = StoredQuestion(approval_id="asked", node_id="n000002", call_key="k", question=QUESTION)
+    asked = ApprovalRequest(approval_id="asked", node_id="n000002", call_key="k", question=QUESTION)
     return await side.api.approval_store.ask(side.owned["job"], asked)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from caseworker.engine.approvals import Decision, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Decision, Verdict
 from caseworker.features.approvals.approvals import Approval, Deciding
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.property.approval_stories import KEY, played, problems
@@ -59,7 +59,7 @@ class ChangeableApprovals(MemoryApprovals):
 class EagerApprovals(MemoryApprovals):
     """A store that treats an open approval as approved."""
 
-    async def ask(self, run: Run, asked: StoredQuestion) -> Approval | None:
+    async def ask(self, run: Run, asked: ApprovalRequest) -> Approval | None:
         approval = await super().ask(run, asked)
         if approval is None or approval.decision is not None:
             return approval

@@ -144,8 +144,8 @@ def test_lanes_in_any_tree_of_scopes_come_to_an_end_within_all_limits(seed: int)
     """All lanes end within all limits, with nested calls and with cancelled waits."""
     world = play(seed)
 
-    assert len(world.scopes[0].line) == 0
-    assert all(not amount for scope in world.scopes for amount in scope.holds.values())
+    assert len(world.scopes[0].queue) == 0
+    assert all(not amount for scope in world.scopes for amount in scope.reserved_amounts.values())
 
 
 @pytest.mark.req("000/B1")

@@ -60,7 +60,7 @@ class SharedModel:
                 if poor:
                     group.create_task(self._hold(gateway))
         assert all(gateway.settled() for gateway in gateways)
-        assert not turns._lines
+        assert not turns._queues
         await turns.aclose()
 
     async def _hold(self, gateway: Gateway) -> None:

@@ -179,7 +179,7 @@ def test_the_oracle_sees_what_is_broken(variant: dict[str, Any], broken: str) ->
 def test_the_oracle_sees_an_overshoot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle reports a ledger that permits everything."""
     monkeypatch.setattr(Scope, "refusal", lambda scope, charge, held: None)
-    monkeypatch.setattr(reservations, "room_in", lambda accounts, claims: {})
+    monkeypatch.setattr(reservations, "free_amounts", lambda accounts, claims: {})
     monkeypatch.setattr(reservations, "_fits", lambda accounts, charge, claims: True)
 
     assert any(" calls of " in problem for problem in _found_with({}, seeds=200))

@@ -23,7 +23,7 @@ from caseworker.features.approvals.approvals import (
     ApprovalDecidedError,
     Deciding,
     RunApprovals,
-    RunDesk,
+    RunApprovalStore,
 )
 from caseworker.main.loops import Loops
 from caseworker.platform.errors import StoreUnavailableError
@@ -83,7 +83,7 @@ class CrashingProcess(RunProcess):
             name=name,
             services=cluster.services,
             artifacts=lambda run, token: _KEEPER,
-            approvals=partial(RunDesk, approvals),
+            approvals=partial(RunApprovalStore, approvals),
             limits=executor_limits(max_runs=1, max_attempts=MOST_LOSSES),
             grace_seconds=0.5,
             drain_seconds=60.0,

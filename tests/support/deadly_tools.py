@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from caseworker import ToolContext, tool
-from caseworker.nodes.fields import StepData
 from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.strict_parsing import StepData
 from caseworker.tools.ports import ToolResult, ToolSpec
 from tests.support.noting_tool import NOTES
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from caseworker.engine.approvals import Decision, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Decision, Verdict
 from caseworker.features.approvals.approvals import Approval, Deciding
 from caseworker.platform.paging import Page
 from caseworker.runs.observers import RunNotifier
@@ -40,7 +40,7 @@ class MemoryApprovals:
         self._runs = runs
         self._notifier = RunNotifier()
 
-    async def ask(self, run: Run, asked: StoredQuestion) -> Approval | None:
+    async def ask(self, run: Run, asked: ApprovalRequest) -> Approval | None:
         async with transaction():
             row = self._runs.rows[run.key]
             owned = run_of(row)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from caseworker.runs.accept.postgres.acceptance import few_of_queue
+from caseworker.runs.accept.postgres.batch_accept import few_of_queue
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.support.memory_rows import Row
 

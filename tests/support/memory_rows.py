@@ -23,7 +23,7 @@ from caseworker.engine.events import (
     Event,
 )
 from caseworker.nodes.agent.references import TEXT_OF
-from caseworker.runs.accept.resume import NodeLine, taken_over
+from caseworker.runs.accept.resume import ImportRow, rows_to_import
 from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
 from caseworker.runs.journal.event_log import OpenStarts
 from caseworker.runs.journal.replay import spent_before
@@ -155,7 +155,7 @@ def begin_row(rows: Mapping[RunKey, Row], new: NewRun) -> Row:
 def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int) -> None:
     """Copy the imported calls of a source run, as the SQL statement does."""
     old, run_id = journal_of(source), run_of(source).key.run_id
-    chosen = taken_over([_line_of(record) for record in old], until)
+    chosen = rows_to_import([_line_of(record) for record in old], until)
     for record in old:
         seq, node = int(record.node_id[1:]), as_json(record.node)
         if seq not in {*chosen.known, *chosen.unknown, *chosen.open}:
@@ -184,16 +184,16 @@ def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int)
         )
 
 
-def _line_of(record: CallRecord) -> NodeLine:
+def _line_of(record: CallRecord) -> ImportRow:
     node = record.node
     same = ("node_id", "parent_id", "kind", "name", "status", "start_ts_ms", "end_ts_ms")
-    return NodeLine(
+    return ImportRow(
         error_class=node["error_class"],
         incomplete=isinstance(record.value, dict) and bool(record.value.get("incomplete")),
         seq=int(record.node_id[1:]),
         call_key=record.call_key,
         outcome=record.outcome,
-        taken_over=TAKEN_OVER in node["metadata"],
+        imported=TAKEN_OVER in node["metadata"],
         **{name: node[name] for name in same},
     )
 

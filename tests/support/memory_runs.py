@@ -127,7 +127,7 @@ class MemoryRuns(MemoryTraces):
             run, snapshot = run_of(row), row.snapshots[-1] if ends else None
             return CancelStatus(key.run_id, run, run.cancel_request, snapshot=snapshot)
 
-    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+    async def started_calls(self, key: RunKey) -> Sequence[CallRecord]:
         async with transaction():
             return [record for record in journal_of(self.rows[key]) if has_begun(record)]
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 import psutil
 import psycopg
 
-from caseworker.platform.postgres.embedded.programs import give, run_program, server_account
+from caseworker.platform.postgres.embedded.programs import change_owner, run_program, server_account
 from tests.chaos.disks import SmallDisk
 
 _USUAL = ("--encoding=UTF8", "--locale=C")
@@ -65,7 +65,7 @@ class OwnPostgres:
         try:
             if self.disk is not None:
                 self.disk.mount()
-                give(self.disk.folder, self._account or pwd.getpwuid(os.geteuid()))
+                change_owner(self.disk.folder, self._account or pwd.getpwuid(os.geteuid()))
                 self._initdb = (*_USUAL, f"--waldir={folder / 'wal'}")
             if self._primary is None:
                 self._run("initdb", f"--pgdata={self.data}", "--username=postgres", *self._initdb)

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from caseworker.core.budget.ledger import Room
+from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.engine.call import FREE, Call, RateSlot, Reply, Spent
 
 
@@ -17,7 +17,7 @@ class ScriptedCall(Call):
     turn: Callable[[], RateSlot] | None = None
     """Creates the rate slot of an attempt; None for an unlimited model."""
 
-    def estimate(self, room: Room) -> Spent:
+    def estimate(self, room: FreeAmounts) -> Spent:
         return self.cost
 
     def rate_slot(self) -> RateSlot | None:

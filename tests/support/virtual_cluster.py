@@ -28,7 +28,7 @@ from caseworker.engine.call import (
 )
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
-from caseworker.features.approvals.approvals import RunDesk
+from caseworker.features.approvals.approvals import RunApprovalStore
 from caseworker.main.loops import Loops
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import Accepted, CancelStatus
@@ -191,7 +191,7 @@ class Process(RunProcess):
             catalog=case_catalog(CallingNode(cluster.outside, cluster.works)),
             name=name,
             journals=self.line,
-            approvals=partial(RunDesk, cluster.approvals),
+            approvals=partial(RunApprovalStore, cluster.approvals),
             limits=executor_limits(max_runs=max_runs),
             grace_seconds=CANCEL_GRACE_SECONDS,
             drain_seconds=60.0,

@@ -140,8 +140,8 @@ class Database(MemoryRuns):
     async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
         return await self._travel(super().claim_stopped(key, worker_id))
 
-    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
-        return await self._travel(super().begun_calls(key))
+    async def started_calls(self, key: RunKey) -> Sequence[CallRecord]:
+        return await self._travel(super().started_calls(key))
 
     async def release(
         self,

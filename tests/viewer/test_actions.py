@@ -147,7 +147,7 @@ async def test_a_tool_call_is_refused_or_changed_in_the_chat_that_asks(
     await expect(_button(reader, "Retry")).to_be_visible(timeout=WAIT_MS)
     await reader.page.locator(".tool-calls summary").click()
     call = reader.page.locator(".tool-calls li").first
-    await expect(call).to_contain_text("refused A person has refused it: Not today")
+    await expect(call).to_contain_text("refused The approver refused it: Not today")
     [run] = (await http.get("/runs", params={"thread_id": "asks"})).json()["runs"]
     [asked] = (await http.get(f"/runs/{run['run_id']}/approvals")).json()["approvals"]
     assert (asked["decision"]["decision"], asked["decision"]["reason"]) == ("refused", "Not today")

@@ -24,12 +24,12 @@ def with_budget(command: Callable[..., None]) -> Callable[..., None]:
     options = _options()
 
     @wraps(command)
-    def called(**options_: Any) -> None:
-        set_ = {name: limit for name in options if (limit := options_.pop(name)) is not None}
+    def called(**arguments: Any) -> None:
+        set_ = {name: limit for name in options if (limit := arguments.pop(name)) is not None}
         for name, limit in set_.items():
             if not limit < 2**63:
                 fail(f"--{name.replace('_', '-')}: must be a number below 2^63, not {limit}.")
-        command(**options_, budget=set_)
+        command(**arguments, budget=set_)
 
     signature = inspect.signature(command)
     own_parameters = [each for name, each in signature.parameters.items() if name != "budget"]

@@ -100,8 +100,8 @@ class RunTree:
 
     def draw(self, now: datetime, *, height: int) -> Tree:
         """Return the tree as of ``now``, limited to roughly ``height`` lines."""
-        room = max(height - 2 - len(self._warnings), 3)
-        cap = next((each for each in _CAPS if _lines(self.root, each) <= room), 1)
+        max_rows = max(height - 2 - len(self._warnings), 3)
+        cap = next((each for each in _CAPS if _lines(self.root, each) <= max_rows), 1)
         tree = Tree(_title(self.root, now), guide_style="dim")
         _grow(tree, self.root, now, cap)
         for warning in self._warnings:
@@ -167,13 +167,11 @@ class RunTree:
 
 
 def _lines(entry: TreeRow, cap: int | None) -> int:
-    visible, hidden = _visible_children(entry, cap)
+    visible, hidden = _split_children(entry, cap)
     return 1 + bool(hidden) + sum(_lines(each, cap) for each in visible)
 
 
-def _visible_children(
-    entry: TreeRow, cap: int | None
-) -> tuple[Sequence[TreeRow], Sequence[TreeRow]]:
+def _split_children(entry: TreeRow, cap: int | None) -> tuple[Sequence[TreeRow], Sequence[TreeRow]]:
     """Return the shown and the hidden children of an entry."""
     if cap is None:
         return entry.children, ()
@@ -191,7 +189,7 @@ def _visible_children(
 
 
 def _grow(tree: Tree, entry: TreeRow, now: datetime, cap: int | None) -> None:
-    visible, hidden = _visible_children(entry, cap)
+    visible, hidden = _split_children(entry, cap)
     if hidden:
         counts = Counter(each.status for each in hidden)
         summary = ", ".join(f"{count:,} {status}" for status, count in counts.items())

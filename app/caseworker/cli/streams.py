@@ -29,14 +29,22 @@ class CheckedOutput(io.TextIOWrapper):
     """Standard output, whose failed writes raise :class:`OutputError`."""
 
     def write(self, text: str) -> int:
-        """Write a text; return its number of characters."""
+        """Write a text; return its number of characters.
+
+        Raises:
+            OutputError: the stream cannot be written.
+        """
         try:
             return super().write(text)
         except OSError as error:
             raise OutputError(str(error)) from error
 
     def flush(self) -> None:
-        """Write the buffered text."""
+        """Write the buffered text.
+
+        Raises:
+            OutputError: the stream cannot be written.
+        """
         try:
             super().flush()
         except OSError as error:

@@ -96,5 +96,5 @@ def send(
 
 def _show_piece(before: str, now: str) -> None:
     """Print the text added since ``before``; if the text was restarted, print it on a new line."""
-    goes_on = now.startswith(before)
-    out.print(now[len(before) :] if goes_on else f"\n{now}", markup=False, end="")
+    is_continuation = now.startswith(before)
+    out.print(now[len(before) :] if is_continuation else f"\n{now}", markup=False, end="")

@@ -63,8 +63,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredQuestion:
-    """A stored question, with the IDs that identify it."""
+class ApprovalRequest:
+    """A question with the IDs that identify it, as it is passed to the store."""
 
     approval_id: str
     node_id: str
@@ -93,8 +93,8 @@ class Decision:
     def refusal(self) -> str:
         """Error message for an action that was refused or not decided in time."""
         if self.verdict is Verdict.TIMED_OUT:
-            return "Nobody has approved it in time."
-        return f"A person has refused it{f': {self.reason}' if self.reason else '.'}"
+            return "The approval timed out."
+        return f"The approver refused it{f': {self.reason}' if self.reason else '.'}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the decision as a JSON object."""
@@ -107,10 +107,10 @@ class Decision:
         return cls(**{**values, "verdict": Verdict(values["verdict"]), "at": at})
 
 
-class ApprovalDesk(Protocol):
+class ApprovalPort(Protocol):
     """Stores the approvals of one run. The run's fencing token protects every write."""
 
-    async def ask(self, question: StoredQuestion) -> Decision | None:
+    async def ask(self, question: ApprovalRequest) -> Decision | None:
         """Store a question if it is new, and return its decision; None while it is pending.
 
         Raises:
@@ -123,7 +123,7 @@ class ApprovalDesk(Protocol):
         ...
 
     def listening(self) -> AbstractContextManager[asyncio.Event]:
-        """Yield an event that is set whenever a new decision may exist, until the block ends."""
+        """Return a context manager that yields an event, set when a new decision may exist."""
         ...
 
 
@@ -131,7 +131,7 @@ class ApprovalDesk(Protocol):
 class Approvals:
     """Requests approvals for one execution of a run."""
 
-    _desk: ApprovalDesk
+    _store: ApprovalPort
     _waiting: "dict[str, _Waiting]" = field(init=False, default_factory=dict)
     _emitted: set[str] = field(init=False, default_factory=set)
     _watch: asyncio.Task[None] | None = field(init=False, default=None)
@@ -172,7 +172,7 @@ class Approvals:
             journal.note(node, entry)
 
         note(None)  # buffered; the barrier in ``_decided`` stores it before the question
-        stored = StoredQuestion(
+        stored = ApprovalRequest(
             approval_id=approval_id, node_id=node, call_key=path.text, question=question
         )
         try:
@@ -189,11 +189,11 @@ class Approvals:
         return decision
 
     async def _decided(
-        self, context: FlowContext, path: StepPath, stored: StoredQuestion
+        self, context: FlowContext, path: StepPath, stored: ApprovalRequest
     ) -> Decision:
         with context.calls.activity.works(path):  # no suspension until the question is stored
             await context.calls.journal.barrier(external=True)
-            decision = await self._desk.ask(stored)
+            decision = await self._store.ask(stored)
         # Approvers see the full message; events have more readers, so redact it there.
         message = redact_text(stored.question.message)
         about = {"subject": stored.question.subject, "message": message}
@@ -215,7 +215,7 @@ class Approvals:
                 self._watch = None
 
     def _emit(
-        self, context: FlowContext, stored: StoredQuestion, kind: str, about: Mapping[str, Any]
+        self, context: FlowContext, stored: ApprovalRequest, kind: str, about: Mapping[str, Any]
     ) -> None:
         """Emit an event about an approval once, even if the question is asked again."""
         once_key = f"{stored.approval_id}|{kind}"
@@ -230,7 +230,7 @@ class Approvals:
         """Deliver decisions to their waiters; suspend the run once it is idle."""
         delay_seconds, max_delay_seconds = LOOK_SECONDS
         try:
-            with self._desk.listening() as decided:
+            with self._store.listening() as decided:
                 while True:
                     await set_within(decided, delay_seconds)
                     decided.clear()
@@ -247,7 +247,7 @@ class Approvals:
 
     async def _pass_on(self) -> None:
         """Wake waiters with their decisions."""
-        for approval_id, decision in (await self._desk.decisions(self._waiting)).items():
+        for approval_id, decision in (await self._store.decisions(self._waiting)).items():
             waiting = self._waiting.get(approval_id)
             if waiting is not None and not waiting.decision.done():
                 waiting.decision.set_result(decision)

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, Literal, Protocol
 
 from caseworker.core.budget.budget import ESTIMATED_OF, Dimension
-from caseworker.core.budget.ledger import Room, Scope
+from caseworker.core.budget.ledger import FreeAmounts, Scope
 from caseworker.core.budget.retry import GiveUp, Retry, RetryPolicy, decide_retry
 from caseworker.core.budget.usage import Charge, CheckedCharge
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -154,18 +154,18 @@ class Call(ABC):
     trace_request: Mapping[str, Any] | None = None
     """Displayable form of the request, for traces; None stores no request."""
 
-    def maximum(self, room: Room) -> Spent | None:
+    def maximum(self, free: FreeAmounts) -> Spent | None:
         """Return the maximum usage of the next attempt by a bound that always holds.
 
-        Returns None if there is none, or if it does not fit the free budget in ``room``; then
+        Returns None if there is none, or if it does not fit the free budget in ``free``; then
         :meth:`estimate` counts.
         """
         return None
 
-    def estimate(self, room: Room) -> Spent:
+    def estimate(self, free: FreeAmounts) -> Spent:
         """Fit the next attempt into the free budget, and return its maximum usage.
 
-        ``room`` holds the free amounts of the limited dimensions. A request that cannot shrink that
+        ``free`` holds the free amounts of the limited dimensions. A request that cannot shrink that
         far keeps its minimum size, whose usage may exceed the free budget.
         """
         return FREE
@@ -219,13 +219,13 @@ class AttemptError(Exception):
         retryable: bool,
         retry_after_seconds: float | None = None,
         spent: Spent | None = None,
-        model_message: str | None = None,
+        message_for_model: str | None = None,
         raw_reply: str | None = None,
     ) -> None:
         super().__init__(message)
         self.error_class = error_class
         self.retryable = retryable
-        self.model_message = model_message
+        self.message_for_model = message_for_model
         """Error message to show to a model, if it differs from the exception's own message."""
         self.raw_reply = raw_reply
         """Start of an invalid response, as far as the payload mode allows storing it."""
@@ -235,7 +235,7 @@ class AttemptError(Exception):
 
     def to_json(self, attempts: int) -> dict[str, Any]:
         """Return the journal value of a call that failed in its last attempt."""
-        optional = {"told": self.model_message, "raw_reply": self.raw_reply}
+        optional = {"told": self.message_for_model, "raw_reply": self.raw_reply}
         return {
             "error_class": self.error_class,
             "message": str(self),
@@ -255,10 +255,10 @@ class CallFailedError(Exception):
         attempts: int,
         retry_after_seconds: float | None = None,
         node_id: str = "",
-        model_message: str | None = None,
+        message_for_model: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.model_message = model_message or message
+        self.message_for_model = message_for_model or message
         """Error message to show to a model."""
         self.error_class = error_class
         self.attempts = attempts
@@ -290,7 +290,7 @@ def call_failed(
         attempts=value["attempts"],
         retry_after_seconds=retry_after_seconds,
         node_id=node_id,
-        model_message=value.get("told"),
+        message_for_model=value.get("told"),
     )
 
 
@@ -319,14 +319,14 @@ class Backoff:
             policy,
             failed_attempts=failed_attempts,
             jitter=self.jitter(),
-            retry_after_seconds=_seconds_asked(failure),
+            retry_after_seconds=_retry_after_seconds(failure),
             seconds_left=min(
                 (seconds for seconds in ends if seconds is not None), default=math.inf
             ),
         )
 
 
-def _seconds_asked(failure: Exception) -> float | None:
+def _retry_after_seconds(failure: Exception) -> float | None:
     """Return the ``retry_after_seconds`` of a failure, 0 if unset, None if not a number."""
     try:
         seconds = float(getattr(failure, "retry_after_seconds", None) or 0)

@@ -43,7 +43,7 @@ from typing import Any
 
 from caseworker.core.budget.accounts import Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import Reservation, Room, Scope
+from caseworker.core.budget.ledger import FreeAmounts, Reservation, Scope
 from caseworker.core.budget.retry import GiveUp
 from caseworker.core.budget.usage import NOTHING, Charge, checked, sum_of
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -83,7 +83,7 @@ from caseworker.engine.events import (
     EventSink,
 )
 from caseworker.engine.ports import (
-    AccountPlace,
+    AccountQueuePosition,
     CallOutcome,
     Entry,
     Journal,
@@ -106,7 +106,7 @@ TOO_LARGE = "too_large"
 """Error class of a call whose result exceeds a size limit."""
 
 _NO_SPAN = nullcontext()
-_NO_ROOM = {Dimension.TOKENS: 0, Dimension.COST_USD: 0}
+_NOTHING_FREE = {Dimension.TOKENS: 0, Dimension.COST_USD: 0}
 
 
 class Calls:
@@ -142,8 +142,8 @@ class Calls:
         self.backoff = Backoff(jitter, deadline_in)
         self.detached = DetachedWork()
         self.activity = activity or Activity(token)
-        self._asked_in: set[str] = set()
-        self._made_in: set[str] = set()
+        self._requested_in: set[str] = set()
+        self._called_in: set[str] = set()
         """The path texts of steps and attempts in which a call was requested, and was made."""
 
     async def perform(self, call: Call, *, parent: str, scope: Scope) -> Answered:
@@ -158,21 +158,23 @@ class Calls:
             Stop: a limit or a cancel request refused or interrupted the call.
         """
         enclosing = call.key.enclosing_paths()
-        self._asked_in |= enclosing
+        self._requested_in |= enclosing
         before = self._earlier_try_of(call)
         if before is not None and before.outcome is not CallOutcome.UNKNOWN:
-            self._made_in |= enclosing
+            self._called_in |= enclosing
             return recorded_result(before)  # allowed even after a stop: a replay costs nothing
         await self.admit(call.key)
         activity = self.activity
         progress = _CallInProgress(self, call, parent, scope)
-        # An interrupted attempt of this run has already paid the ``once`` charge.
-        once_charge = call.per_call if before is None or before.taken_over else NOTHING
+        # An interrupted attempt of this run has already paid the charge per call.
+        per_call_charge = call.per_call if before is None or before.imported else NOTHING
         activity.working[progress] = call.key
         try:
             while True:
                 try:
-                    reply = await progress.attempt(checked(sum_of((once_charge, call.per_attempt))))
+                    reply = await progress.attempt(
+                        checked(sum_of((per_call_charge, call.per_attempt)))
+                    )
                     break
                 except _HeldError:
                     progress.note_usage()
@@ -181,7 +183,7 @@ class Calls:
                 except AttemptError as failure:
                     progress.note_usage()
                     delay = self._delay_after(failure, call, scope, progress.attempts.count)
-                once_charge = NOTHING
+                per_call_charge = NOTHING
                 async with self.activity.waits(call.key):
                     await asyncio.sleep(delay)
             if reply.metadata:
@@ -204,7 +206,7 @@ class Calls:
             del activity.working[progress]
             activity.changed()
             if progress.attempts.count:
-                self._made_in |= enclosing
+                self._called_in |= enclosing
         return Answered(reply.value, progress.node)
 
     def check(self, path: StepPath) -> None:
@@ -329,11 +331,11 @@ class Calls:
 
         None means that the step has requested no call.
         """
-        if path.text in self._made_in:
+        if path.text in self._called_in:
             return True
         if self.journal.spent_below(path).keys() - {Dimension.STEPS}:
             return True
-        return False if path.text in self._asked_in else None
+        return False if path.text in self._requested_in else None
 
     def in_span(self, node_id: str) -> AbstractContextManager[None]:
         """Make a CallNode's span the current one while the block runs, if spans are propagated."""
@@ -351,7 +353,7 @@ class Calls:
         before = self.journal.recorded(call.key.text)
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             return None
-        if before.request_hash != call.request_hash and not before.taken_over:
+        if before.request_hash != call.request_hash and not before.imported:
             return None
         if before.outcome is CallOutcome.UNKNOWN and not call.repeatable:
             raise OutcomeUnknownError("An earlier try may have taken effect.")
@@ -382,38 +384,38 @@ class _CallInProgress:
         self._slot: RateSlot | None = None
 
     async def attempt(self, counted: Charge) -> Reply:
-        """Make one attempt as soon as the accounts above the run have room for it.
+        """Make one attempt as soon as the accounts above the run have capacity for it.
 
         ``counted`` is the charge in addition to the estimated usage.
         """
         accounts = self._calls.accounts
-        if accounts is None or (minimum := self._call.estimate(_NO_ROOM)) == FREE:
+        if accounts is None or (minimum := self._call.estimate(_NOTHING_FREE)) == FREE:
             return await self._attempt(counted)
-        place = accounts.place()
+        position = accounts.queue_position()
         try:
             async with self._calls.activity.waits(self._call.key):
-                await place.enter()
+                await position.enter()
             while True:
                 try:
-                    return await self._attempt(counted, accounts, place)
+                    return await self._attempt(counted, accounts, position)
                 except _AccountFullError as full:
                     self.note_usage()  # the charge in flight is stored, but the call is not made
-                    await self._wait_for_account(full.answer, minimum.charge(counted), place)
+                    await self._wait_for_account(full.answer, minimum.charge(counted), position)
         finally:
-            place.leave()
+            position.leave()
 
     async def _attempt(
         self,
         counted: Charge,
         accounts: RunAccounts | None = None,
-        place: AccountPlace | None = None,
+        position: AccountQueuePosition | None = None,
     ) -> Reply:
         """Reserve the cost, acquire the rate slot, pass the barrier, make one attempt, settle it.
 
-        ``place`` is left once the call is reserved in ``accounts``.
+        ``queue_position`` is left once the call is reserved in ``accounts``.
 
         Raises:
-            _AccountFullError: an account has no room; nothing is reserved.
+            _AccountFullError: an account has no capacity; nothing is reserved.
             _HeldError: the run is held; nothing is reserved.
         """
         call, calls = self._call, self._calls
@@ -424,7 +426,7 @@ class _CallInProgress:
             # Order matters: the barrier makes the charge in flight durable before the call is made,
             # so that recovery charges the call even if this worker is lost right after it.
             self._note_in_flight(counted)
-            if accounts is None or place is None:
+            if accounts is None or position is None:
                 await calls.journal.barrier(external=call.external)
             else:
                 hold = Hold(
@@ -437,7 +439,7 @@ class _CallInProgress:
                 if not answer.granted:
                     hold = None
                     raise _AccountFullError(answer)
-                place.leave()
+                position.leave()
             calls.check(call.key)
             if calls.activity.is_held:
                 raise _HeldError
@@ -523,30 +525,33 @@ class _CallInProgress:
         """Reserve the maximum cost of an attempt; wait for other reservations if needed."""
         accounts = self._calls.accounts
 
-        def with_accounts(room: Room) -> Room:
+        def with_accounts(free: FreeAmounts) -> FreeAmounts:
             if accounts is None:
-                return room
-            free = accounts.room()
-            return {**free, **{each: min(free.get(each, n), n) for each, n in room.items()}}
+                return free
+            in_accounts = accounts.free_amounts()
+            return {
+                **in_accounts,
+                **{each: min(in_accounts.get(each, n), n) for each, n in free.items()},
+            }
 
-        def charge(room: Room) -> Charge:
-            room = with_accounts(room)
-            self._estimate = self._call.estimate(room)
-            if accounts is not None and _exceeds(self._estimate, room):
-                self._estimate = self._call.estimate(_NO_ROOM)
+        def charge(free: FreeAmounts) -> Charge:
+            free = with_accounts(free)
+            self._estimate = self._call.estimate(free)
+            if accounts is not None and _exceeds(self._estimate, free):
+                self._estimate = self._call.estimate(_NOTHING_FREE)
             return self._estimate.charge(counted)
 
-        def maximum(room: Room) -> Charge | None:
-            room = with_accounts(room)
-            estimate = self._call.maximum(room)
-            if estimate is None or (accounts is not None and _exceeds(estimate, room)):
+        def maximum(free: FreeAmounts) -> Charge | None:
+            free = with_accounts(free)
+            estimate = self._call.maximum(free)
+            if estimate is None or (accounts is not None and _exceeds(estimate, free)):
                 return None
             self._estimate = estimate
             return estimate.charge(counted)
 
         if (reservation := self._scope.reserve_now(maximum)) is not None:
             return reservation
-        minimum = charge(_NO_ROOM)
+        minimum = charge(_NOTHING_FREE)
         preferred = None if self._estimate == FREE else charge
         try:
             return await reserved(
@@ -571,9 +576,9 @@ class _CallInProgress:
             self._slot.step_aside()
 
     async def _wait_for_account(
-        self, answer: HoldAnswer, minimum: Charge, place: AccountPlace
+        self, answer: HoldAnswer, minimum: Charge, position: AccountQueuePosition
     ) -> None:
-        """Wait until the accounts may have room for at least ``minimum``.
+        """Wait until the accounts may have capacity for at least ``minimum``.
 
         Return at once if they have it now: the next attempt then requests less.
 
@@ -588,7 +593,7 @@ class _CallInProgress:
         since_ms = self._graph.now_ms()
         try:
             async with self._calls.activity.waits(self._call.key):
-                await place.wait()
+                await position.wait()
         finally:
             self._waited_ms += self._graph.now_ms() - since_ms
             self._graph.annotate(self.node, {WAITED_MS: self._waited_ms})
@@ -682,7 +687,7 @@ class _CallInProgress:
 
 
 class _AccountFullError(Exception):
-    """An account above the run has no room for a call now."""
+    """An account above the run has no capacity for a call now."""
 
     def __init__(self, answer: HoldAnswer) -> None:
         super().__init__()
@@ -693,11 +698,13 @@ class _HeldError(Exception):
     """The run is held, so that no attempt starts."""
 
 
-def _exceeds(estimate: Spent, room: Room) -> bool:
-    """Return whether an estimate is larger than a room, be it by a rounding error."""
+def _exceeds(estimate: Spent, free: FreeAmounts) -> bool:
+    """Return whether an estimate exceeds the free amounts, even by a rounding error."""
     charge = estimate.charge()
     return any(
-        charge.get(dimension, 0) > room[dimension] for dimension in _NO_ROOM if dimension in room
+        charge.get(dimension, 0) > free[dimension]
+        for dimension in _NOTHING_FREE
+        if dimension in free
     )
 
 
@@ -709,7 +716,7 @@ def _timed_out(call: Call) -> AttemptError:
 async def reserved(
     scope: Scope,
     charge: Charge,
-    preferred: Callable[[Room], Charge] | None = None,
+    preferred: Callable[[FreeAmounts], Charge] | None = None,
     *,
     tracked: bool = True,
     waits: Callable[[], object] = lambda: None,

@@ -92,11 +92,11 @@ class CancellationToken:
         loop = asyncio.get_running_loop()
         tripped = loop.create_future()
 
-        def give() -> None:
+        def wake() -> None:
             if not tripped.done():  # the waiting task may have been cancelled
                 tripped.set_result(None)
 
-        with self.on_trip(lambda: loop.call_soon_threadsafe(give)):
+        with self.on_trip(lambda: loop.call_soon_threadsafe(wake)):
             await tripped
 
     def on_trip(self, callback: Callable[[], object]) -> AbstractContextManager[None]:

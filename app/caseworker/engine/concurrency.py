@@ -154,7 +154,7 @@ class StepSlots:
         """Grow the pool to suit a graph's ``max_parallel``, up to the ceiling."""
         self._extra = max(self._extra, min(max_parallel, self._ceiling) - 1)
 
-    def take(self, wake: Callable[[], None]) -> bool:
+    def acquire(self, wake: Callable[[], None]) -> bool:
         """Acquire a slot; if none is free, return False and call ``wake`` once one is released."""
         if self._in_use < self._extra:
             self._in_use += 1
@@ -162,7 +162,7 @@ class StepSlots:
         self._waiting[wake] = None
         return False
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Release a slot, and call the ``wake`` callbacks of all waiters."""
         self._in_use -= 1
         # Wake all waiters: one acquires the slot, the others register again in ``take``.
@@ -171,7 +171,7 @@ class StepSlots:
             wake()
 
     def forget(self, wake: Callable[[], None]) -> None:
-        """Remove a waiter that :meth:`take` registered but that no longer waits."""
+        """Remove a waiter that :meth:`acquire` registered but that no longer waits."""
         self._waiting.pop(wake, None)
 
 

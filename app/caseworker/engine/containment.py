@@ -25,10 +25,10 @@ from caseworker.platform.logs.errors import class_name, message_of_error
 
 T = TypeVar("T")
 
-Kinds = tuple[type[BaseException], ...]
-"""Exceptions that are raised unchanged."""
+ExceptionTypes = tuple[type[BaseException], ...]
+"""Types of exceptions."""
 
-STOPS: Kinds = (Stop, BaseExceptionGroup)
+STOPS: ExceptionTypes = (Stop, BaseExceptionGroup)
 """For code that makes calls: a stop may be its run's. Groups may contain one."""
 
 
@@ -62,7 +62,8 @@ class _Outcome(Generic[T]):
     _value: T | None = None
     _error: BaseException | None = None
 
-    def get(self) -> T:
+    def unwrap(self) -> T:
+        """Return the value, or raise the exception."""
         if self._error is None:
             return cast("T", self._value)
         error, self._error = self._error, None
@@ -72,15 +73,15 @@ class _Outcome(Generic[T]):
             del error  # its traceback has this frame, and a cycle would keep the values of the code
 
 
-async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:
-    """Await code of a plugin in a separate task; ``passing`` exceptions are raised unchanged.
+async def contained(work: Awaitable[T], *, unchanged: ExceptionTypes = ()) -> T:
+    """Await code of a plugin in a separate task; exceptions in ``unchanged`` are not wrapped.
 
     Raises:
         Exception: the code raised it.
         ForeignError: the code raised another BaseException, StopIteration or StopAsyncIteration.
         asyncio.CancelledError: this task is being cancelled.
     """
-    task = asyncio.create_task(_awaited(work, passing))
+    task = asyncio.create_task(_awaited(work, unchanged))
     try:
         outcome = await task
     except asyncio.CancelledError as cancelled:
@@ -90,11 +91,11 @@ async def contained(work: Awaitable[T], *, passing: Kinds = ()) -> T:
     finally:
         if isinstance(work, Coroutine):
             work.close()  # the task may have been cancelled before its first step
-    return outcome.get()
+    return outcome.unwrap()
 
 
 async def in_thread(
-    function: Callable[[], T], threads: Executor | None, *, passing: Kinds = ()
+    function: Callable[[], T], threads: Executor | None, *, unchanged: ExceptionTypes = ()
 ) -> T:
     """Call a function of a plugin in a thread, with the context variables of the caller.
 
@@ -102,35 +103,36 @@ async def in_thread(
 
     Raises:
         Exception: the function raised it.
-        ForeignError: as for :func:`contained`.
+        ForeignError: the function raised another BaseException, StopIteration or
+            StopAsyncIteration.
     """
-    call = partial(copy_context().run, _called, function, passing)
-    return (await asyncio.get_running_loop().run_in_executor(threads, call)).get()
+    call = partial(copy_context().run, _called, function, unchanged)
+    return (await asyncio.get_running_loop().run_in_executor(threads, call)).unwrap()
 
 
-async def _awaited(work: Awaitable[T], passing: Kinds) -> _Outcome[T]:
+async def _awaited(work: Awaitable[T], unchanged: ExceptionTypes) -> _Outcome[T]:
     try:
         return _Outcome(await work)
     except asyncio.CancelledError:
         raise
     except BaseException as error:
-        return _Outcome(None, _as_failure(error, passing))
+        return _Outcome(None, _as_failure(error, unchanged))
 
 
-def _called(function: Callable[[], T], passing: Kinds) -> _Outcome[T]:
+def _called(function: Callable[[], T], unchanged: ExceptionTypes) -> _Outcome[T]:
     try:
         return _Outcome(function())
     except BaseException as error:
-        return _Outcome(None, _as_failure(error, passing))
+        return _Outcome(None, _as_failure(error, unchanged))
 
 
-def _as_failure(error: BaseException, passing: Kinds) -> BaseException:
+def _as_failure(error: BaseException, unchanged: ExceptionTypes) -> BaseException:
     """Return the exception to raise instead of one that code of a plugin raised."""
     kind = type(error)  # isinstance would also ask the exception for its __class__
     try:
         if any(vars(each).keys() & _DISGUISES for each in kind.__mro__ if each not in _BUILT_IN):
             return ForeignError(RuntimeError(BaseException.__str__(error)), kind.__name__)
-        if issubclass(kind, passing) or (
+        if issubclass(kind, unchanged) or (
             issubclass(kind, Exception) and not issubclass(kind, StopIteration | StopAsyncIteration)
         ):
             return error

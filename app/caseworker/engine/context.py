@@ -55,7 +55,12 @@ class Runtime(Protocol):
         ...
 
     async def materialize_output(self, node_id: str, output_handle: str) -> Any:
-        """Materialise a step's output, once per execution; raises like :meth:`resolve_links`."""
+        """Materialise a step's output, once per execution.
+
+        Raises:
+            LinkCycleError: the step depends on itself; the message names the cycle.
+            TypeError: the step cannot be materialised.
+        """
         ...
 
     def cache_get(self, key: str, default: Any = None) -> Any:

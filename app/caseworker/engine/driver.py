@@ -292,7 +292,7 @@ class GraphExecution:
 
     def _take_slot(self) -> bool:
         """Acquire the graph's own slot, then slots of the run's pool; False if none is free."""
-        if self._slots_used and not self._slots.take(self._wake):
+        if self._slots_used and not self._slots.acquire(self._wake):
             return False
         self._slots_used += 1
         return True
@@ -300,7 +300,7 @@ class GraphExecution:
     def _free_slot(self) -> None:
         self._slots_used -= 1
         if self._slots_used:
-            self._slots.give()
+            self._slots.release()
 
     async def _let_end(self, stop: Stop) -> None:
         """After a budget stop, wait for the calls in flight of the steps that were running.

@@ -162,7 +162,11 @@ class GraphRuntime:
     _way: tuple[Output, ...] = ()
 
     def get_node(self, node_id: str) -> GraphStep:
-        """Return a step."""
+        """Return a step.
+
+        Raises:
+            LookupError: the graph has no such step.
+        """
         try:
             return self._materializer.prepared.steps[node_id].step
         except KeyError:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from caseworker.core.budget.accounts import Hold, HoldAnswer
-from caseworker.core.budget.ledger import Room
+from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.step_path import StepPath
@@ -46,7 +46,7 @@ class Recorded:
     request_hash: str
     value: Any = None
     """Result or failure as a JSON value."""
-    taken_over: bool = False
+    imported: bool = False
     """Whether the record was imported from another run. It is then used even if the request hash
     differs, and it is not charged."""
 
@@ -116,7 +116,7 @@ class Journal(Protocol):
         ...
 
 
-class AccountPlace(Protocol):
+class AccountQueuePosition(Protocol):
     """The position of one call among the calls that wait for the accounts of a run."""
 
     async def enter(self) -> None:
@@ -135,11 +135,11 @@ class AccountPlace(Protocol):
 class RunAccounts(Protocol):
     """The accounts above a run, in which each of its model calls reserves its maximum."""
 
-    def room(self) -> Room:
+    def free_amounts(self) -> FreeAmounts:
         """Return about how much is free in the accounts; a dimension without a limit is absent."""
         ...
 
-    def place(self) -> AccountPlace:
+    def queue_position(self) -> AccountQueuePosition:
         """Return a new position behind all calls that wait for the accounts in this process."""
         ...
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 _FINAL = "final"
 """Key in the journal value of a failed attempt: the policy does not retry this error class."""
-_NEXT_BEGUN = "next_begun"
+_NEXT_STARTED = "next_begun"
 """Key in the journal value of a failed attempt: the next attempt has started."""
 
 Attempt = Callable[
@@ -99,7 +99,7 @@ class Recovery:
         else:
             self._attempts.count = noted["failed_attempts"]
             # An earlier execution may have started the next attempt: then its back-off is over.
-            waited = bool(noted.get(_NEXT_BEGUN))
+            waited = bool(noted.get(_NEXT_STARTED))
         failed_attempts = self._attempts.count
         try:
             while waited or await self._waited_after(error, failed_attempts):
@@ -133,7 +133,7 @@ class Recovery:
         await self._context.calls.activity.start(self._context.path)
         self._context.run.trace.increment_retries(self._context.trace_parent)
         if self._context.run.journal is not None:
-            entry = self._report.entry(value={**self._last, _NEXT_BEGUN: True})
+            entry = self._report.entry(value={**self._last, _NEXT_STARTED: True})
             self._context.run.journal.note(self._context.trace_parent, entry)
         return await self._make(self._step.work, self._context.path.attempt(number), number)
 

@@ -129,7 +129,7 @@ class StepReport:
             stop = stop_in(recorded)
             if stop is not None:
                 return self.become(cut_off_status(stop), recorded.value["outputs"])
-            is_unfinished = ended_by is not None and not recorded.taken_over
+            is_unfinished = ended_by is not None and not recorded.imported
             return is_unfinished and self.become(cut_off_status(ended_by))
         error, outputs = RecordedFailureError.of(recorded.value), recorded.value["outputs"]
         self.recovered_by = recorded.value.get("recovered_by")
@@ -155,7 +155,7 @@ class GraphOutcome:
     error: Exception | None = None
     stop: Stop | None = None
 
-    def let_go(self) -> None:
+    def drop_tracebacks(self) -> None:
         """Drop the tracebacks of the stop and of all failures, including their causes.
 
         Tracebacks refer to frames that hold the run's data; they would keep it in memory until the
@@ -190,7 +190,7 @@ def stop_in(recorded: Recorded) -> Stop | None:
 
 def is_open(recorded: Recorded) -> bool:
     """Return whether an earlier execution of the run started a step without ending it."""
-    unknown = recorded.outcome is CallOutcome.UNKNOWN and not recorded.taken_over
+    unknown = recorded.outcome is CallOutcome.UNKNOWN and not recorded.imported
     return unknown and stop_in(recorded) is None
 
 

@@ -98,7 +98,7 @@ class StepRunner:
         self._in_span, self._frontier = run.calls.in_span, run.calls.frontier
         self._parent = parent
         self._scope = scope
-        self._tracked = scope.line.tracked
+        self._tracked = scope.queue.tracked
         self.holder = Holder()
         """Identifies the step that runs in the driver's task as the one that makes reservations."""
         self._routing = routing
@@ -144,7 +144,7 @@ class StepRunner:
                 context = self._start(step, report, path, view, recorded)
             except BudgetExceededError as refused:
                 # Reservations may hold the step budget only temporarily: queue for it, then start.
-                await self._charge_in_line(refused, path)
+                await self._charge_after_queueing(refused, path)
                 context = self._start(step, report, path, view, recorded, charged=True)
             if recorded is not None and not step.work.replays:
                 await self._frontier(path)
@@ -202,7 +202,7 @@ class StepRunner:
         If ``recorded`` is an interrupted start of this run, the step is resumed and not charged
         again.
         """
-        if recorded is None or recorded.taken_over:
+        if recorded is None or recorded.imported:
             kind = STEP_STARTED
             if not charged:
                 self._scope.charge(ONE_STEP)
@@ -211,7 +211,7 @@ class StepRunner:
             kind = STEP_RESUMED
             report.failed_before = recorded.value
         self.holder.path = path
-        node = None if recorded is None else self._node_that_goes_on(recorded)
+        node = None if recorded is None else self._imported_open_node(recorded)
         if node is None:
             node = self._trace.begin_step(self._parent, path.text, step.metadata)
         report.node = node
@@ -223,12 +223,12 @@ class StepRunner:
             self._run.started_steps[path] = node
         return FlowContext(self._run, view, step.step.id, path, node, self._scope, report.keep)
 
-    def _node_that_goes_on(self, recorded: Recorded) -> str | None:
+    def _imported_open_node(self, recorded: Recorded) -> str | None:
         """Return the open CallNode that was imported from another run for this step, if any."""
-        goes_on = recorded.taken_over and self._trace.mark_running(recorded.node_id)
-        return recorded.node_id if goes_on else None
+        is_resumed = recorded.imported and self._trace.mark_running(recorded.node_id)
+        return recorded.node_id if is_resumed else None
 
-    async def _charge_in_line(self, refused: BudgetExceededError, path: StepPath) -> None:
+    async def _charge_after_queueing(self, refused: BudgetExceededError, path: StepPath) -> None:
         """Wait in the reservation queue to charge a step that a reservation crowded out.
 
         Raises ``refused`` if no reservation caused the refusal.
@@ -382,7 +382,7 @@ class StepRunner:
         emit_cut_off(self._run, path, ABANDONED)
 
     def skipped(self, step_id: str) -> None:
-        """Emit the event that a step was skipped."""
+        """Emit a ``step.skipped`` event for a step, at most once per run."""
         if self._events is not None:
             path = self.path_of(step_id).text
             once_key = f"{path}|{STEP_SKIPPED}"

@@ -15,7 +15,7 @@ from caseworker.core.trace.frozen_json import (
     ValueLimits,
     ValueTooLargeError,
     freeze,
-    too_large,
+    value_too_large,
 )
 from caseworker.engine.context import Outputs
 
@@ -55,7 +55,7 @@ class Total:
             ValueTooLargeError: fewer bytes are left.
         """
         if size > self.left_bytes:
-            error = too_large(self.max_bytes, self.key)
+            error = value_too_large(self.max_bytes, self.key)
             raise ValueTooLargeError(f"{self.subject} {error}, with the outputs of step {step_id}.")
         self.left_bytes -= size
 
@@ -84,7 +84,7 @@ class StepValues:
             frozen[handle] = json
             size += json.size_bytes
             if size > self._limits.max_outputs_bytes:
-                error = too_large(self._limits.max_outputs_bytes, OUTPUTS_KEY)
+                error = value_too_large(self._limits.max_outputs_bytes, OUTPUTS_KEY)
                 raise ValueTooLargeError(f"The output of step {step_id} {error}.")
         if self._total is not None:
             self._total.take(step_id, size)
@@ -110,5 +110,5 @@ def require_joined(step_id: str, handle: str, size: int, max_bytes: float) -> No
         ValueTooLargeError: the size exceeds the limit for one value.
     """
     if size > max_bytes:
-        error = too_large(int(max_bytes), VALUE_KEY)
+        error = value_too_large(int(max_bytes), VALUE_KEY)
         raise ValueTooLargeError(f"The list of values on input {handle} of step {step_id} {error}.")

@@ -94,15 +94,15 @@ async def until_done(
     """
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
-    heard: asyncio.CancelledError | None = None
+    deferred: asyncio.CancelledError | None = None
     pending = [task for task in tasks if not task.done()]
     while pending and clock() < until:
         try:
             await asyncio.wait(pending, timeout=until - clock())
         except asyncio.CancelledError as cancelled:
-            heard = cancelled
+            deferred = cancelled
         pending = [task for task in pending if not task.done()]
-    return heard
+    return deferred
 
 
 async def set_within(event: asyncio.Event, seconds: float) -> None:
@@ -140,15 +140,15 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         stopped = loop.create_future()
 
-        def stop(_: object = None) -> None:
+        def wake(_: object = None) -> None:
             if not stopped.done():
                 stopped.set_result(None)
 
         task = asyncio.create_task(work, name="run")
-        task.add_done_callback(stop)
+        task.add_done_callback(wake)
         try:
             # The token may be tripped in any thread; ``stopped`` is also set when the task ends.
-            with token.on_trip(lambda: loop.call_soon_threadsafe(stop)):
+            with token.on_trip(lambda: loop.call_soon_threadsafe(wake)):
                 await stopped
             if not task.done():
                 task.cancel()
@@ -156,6 +156,7 @@ class Supervisor:
         except asyncio.CancelledError:
             task.cancel()
             task.add_done_callback(forget_failure)
+            # Further cancellations of this task must not shorten the grace period.
             await until_done((task,), self.grace_seconds)
             if not task.done():
                 self._abandon(task, late)

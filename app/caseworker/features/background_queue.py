@@ -25,8 +25,8 @@ from caseworker.runs.execute.queue import (
     QueueTimes,
     connections,
     take_jobs,
+    wake_on_notification,
     wake_when_due,
-    wake_when_told,
 )
 from caseworker.runs.recover.heartbeat import Search
 
@@ -73,7 +73,7 @@ class SharedJobManager(CapacityAwareJobManager):
     """
 
     def __init__(self, connector: BaseConnector, queues: Mapping[str, BackgroundQueue]) -> None:
-        super().__init__(connector, has_room=lambda: True)
+        super().__init__(connector, has_free_slots=lambda: True)
         self._free = {name: queue.at_once for name, queue in queues.items()}
         self._jobs_by_holder: Counter[tuple[str, str]] = Counter()
 
@@ -142,7 +142,7 @@ class BackgroundWorker:
         async with connections(self.url, self.patience, at_most=CONNECTIONS) as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                listening = wake_when_told(jobs, self.url, names, self.patience)
+                listening = wake_on_notification(jobs, self.url, names, self.patience)
                 beside = (listening, wake_when_due(jobs, self.due))
                 helpers = [tasks.create_task(each) for each in beside]
                 await take_jobs(app, names, at_once=at_once, times=self.times)

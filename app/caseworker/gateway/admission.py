@@ -237,7 +237,8 @@ def require_readable(body: Any, dialect: Dialect) -> Mapping[str, Any]:
     """Check that the gateway can interpret the body of a request, and return it.
 
     Raises:
-        RefusedBodyError: it is malformed or too long.
+        RefusedBodyError: the body is not a JSON object, has more than ``MAX_VALUES`` values, or has
+            a field of the wrong type.
     """
     if not isinstance(body, dict):
         raise RefusedBodyError("invalid_request", "The body must be a JSON object.")

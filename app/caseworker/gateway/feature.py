@@ -41,8 +41,8 @@ async def _reached(_: Request) -> Response:
     return Response()
 
 
-async def _tools(gateway: Gateway, request: ApiRequest, _: Dialect) -> ASGIApp:
-    """Answer a message of a client that lists or calls the tools of its run."""
+async def _tool_server(gateway: Gateway, request: ApiRequest, _: Dialect) -> ASGIApp:
+    """Return an application that answers a client which lists or calls the tools of its run."""
     client = await gateway.clients.identify(request)
     message = await request.json()
     client.session.touch()
@@ -51,16 +51,16 @@ async def _tools(gateway: Gateway, request: ApiRequest, _: Dialect) -> ASGIApp:
     # Importing the SDK takes nearly a second.
     module = await asyncio.to_thread(import_module, "caseworker.gateway.tool_server")
     server: ASGIApp = module.ToolServer(
-        client.session,
-        await request.body(),
-        message,
-        request.headers,
-        partial(_repeated, gateway, request),
+        session=client.session,
+        content=await request.body(),
+        message=message,
+        headers=request.headers,
+        repeat=partial(_forward_to_next_owner, gateway, request),
     )
     return server
 
 
-async def _repeated(gateway: Gateway, request: ApiRequest) -> bytes:
+async def _forward_to_next_owner(gateway: Gateway, request: ApiRequest) -> bytes:
     """Have the next owner of a run answer a request for its tools; return the body of the reply."""
     parts = list[bytes]()
 
@@ -69,7 +69,7 @@ async def _repeated(gateway: Gateway, request: ApiRequest) -> bytes:
 
     try:
         async with gateway.clients.owners.runs.answering():
-            reply = await shaped(owned(partial(_tools, gateway, request, MCP)), MCP)
+            reply = await shaped(owned(partial(_tool_server, gateway, request, MCP)), MCP)
             await reply(request.scope, request.receive, receive_part)
     except TimeoutError:  # this process ends
         return bytes(refused(RELEASED, MCP).body)
@@ -103,7 +103,7 @@ def _forms(path: str) -> Sequence[str]:
 
 
 ROUTES: Final = (
-    LabelledRoute(f"/gateway{MCP.path}", in_shape(_tools, MCP), methods=["POST"]),
+    LabelledRoute(f"/gateway{MCP.path}", in_shape(_tool_server, MCP), methods=["POST"]),
     *_routes(),
 )
 

@@ -52,7 +52,7 @@ from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
 from caseworker.models.relay import Head, is_success
 from caseworker.models.run_models import UnknownModelError, WrongDialectError
-from caseworker.platform.caller import ANYBODY
+from caseworker.platform.caller import REMOTE
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.forwarding import while_connected
@@ -125,7 +125,11 @@ class Gateway:
         return response.status_code, response.headers, bytes(response.body)
 
     async def count_tokens(self, request: ApiRequest, dialect: Dialect) -> Response:
-        """Let the provider count the tokens of a body; this counts as an API call of the run."""
+        """Let the provider count the tokens of a body; this counts as an API call of the run.
+
+        Raises:
+            RefusedError: the call failed or was cancelled, or the run stopped.
+        """
         client = await self.clients.identify(request)
         session, client_request = client.session, await _client_request(request, dialect)
         body = await self.admission.body(session, client_request)
@@ -192,6 +196,9 @@ async def relayed(
     """Return the reply once its head has arrived; the call continues if the client disconnects.
 
     ``request`` is None for a client in this process, which disconnects by cancelling this task.
+
+    Raises:
+        RefusedError: the call failed before a reply arrived, or the run stopped.
     """
     head = reply.relay.head
     try:
@@ -275,7 +282,7 @@ def in_shape(
         if (deadline := request.scope.get(DEADLINE)) is not None:
             deadline.form = lambda problem: refused(of_problem(problem), dialect)
             deadline.extend()
-        api_request, gateway = ApiRequest(request, ANYBODY), gateway_of(request)
+        api_request, gateway = ApiRequest(request, REMOTE), gateway_of(request)
         limits = api_request.limits if dialect is MCP else gateway
         api_request.limits = replace(
             api_request.limits, max_body_bytes=limits.max_body_bytes, max_graph_bytes=0
@@ -335,7 +342,11 @@ def refused(refusal: Refusal, dialect: Dialect) -> Response:
 
 
 async def refuse_path(_: Gateway, __: Request | None, dialect: Dialect) -> Response:
-    """Refuse a path that the gateway does not offer."""
+    """Refuse a path that the gateway does not offer.
+
+    Raises:
+        RefusedError: always, with status 404.
+    """
     same = [each for each in DIALECTS if each.base == dialect.base]
     paths = [path for each in same for path in (each.path, each.count_path, each.models_path)]
     offered = dict.fromkeys(dialect.base + path for path in paths if path)

@@ -21,9 +21,9 @@ from caseworker.core.graph.validation import Problem, Severity
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.main.configuration import StartupError
 from caseworker.nodes.agent.definition import AgentDefinition
-from caseworker.nodes.fields import problems_in
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.nesting import agents_in
+from caseworker.nodes.strict_parsing import problems_in
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.settings.loader import read_yaml
 

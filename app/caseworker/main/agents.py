@@ -46,11 +46,11 @@ from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
-from caseworker.tools.servers import NoServers, ToolServers
+from caseworker.tools.servers import NO_SERVERS, ToolServers
 
 
 def build_tools(
-    settings: Settings, tools: tuple[Tool, ...], servers: ToolServers | None = None
+    settings: Settings, tools: tuple[Tool, ...], servers: ToolServers = NO_SERVERS
 ) -> ToolDispatch:
     """Return the dispatcher for the tools that the configuration allows.
 
@@ -61,11 +61,13 @@ def build_tools(
     """
     allow, deny = settings.tools.allow, settings.tools.deny
     tool_names = [tool.spec.name for tool in tools]
-    serves = NoServers().serves if servers is None else servers.serves
+
     approval = settings.tools.requires_approval
     listed = {"allow": allow or (), "deny": deny, "requires_approval": approval}
     for name, names in listed.items():
-        tools_of_limit = (each for each in names if not serves(each) and not each.endswith(".*"))
+        tools_of_limit = (
+            each for each in names if not servers.serves(each) and not each.endswith(".*")
+        )
         require_known("tool", f"tools.{name}", tools_of_limit, tool_names)
     return ToolDispatch(
         ToolRegistry(tools),
@@ -121,7 +123,7 @@ def build_models(
             min_output_tokens=settings.budget.min_output_tokens,
             timeout_seconds=model_settings.timeout_seconds,
             structured_output=StructuredOutput(model_settings.structured_output),
-            price=_stated_price(model_settings),
+            price=_configured_price(model_settings),
             limit=_rate_limit(model_settings),
             stream=model_settings.stream,
             tokens_per_second=model_settings.tokens_per_second
@@ -267,7 +269,7 @@ _STUB_PRICE = TokenPrice(usd_per_million_in=Decimal(3), usd_per_million_out=Deci
 """Price of a large hosted model, so that cost limits apply."""
 
 
-def _stated_price(model_settings: ModelSettings) -> TokenPrice | None:
+def _configured_price(model_settings: ModelSettings) -> TokenPrice | None:
     """Return the configured price of a model, or the price of the stub; None if it has neither."""
     if model_settings.chosen_provider == STUB and model_settings.price_per_million_in_usd is None:
         return _STUB_PRICE

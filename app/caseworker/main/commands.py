@@ -187,10 +187,10 @@ def _load_plugins(settings: Settings) -> None:
 
     check_providers(settings)
     agents = settings.agents
-    agents_ = with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
+    all_agents = with_code_agents(read_agents(agents.folder), installed_agents(agents.plugins))
     kind = KINDS[DefinitionKind.AGENT]
-    problems = graph_problems(settings, [kind.graph_of(one.agent) for one in agents_])
-    for one, of_one in zip(agents_, problems, strict=True):
+    problems = graph_problems(settings, [kind.graph_of(one.agent) for one in all_agents])
+    for one, of_one in zip(all_agents, problems, strict=True):
         require_valid(one, kind.at_home(of_one))
 
 
@@ -253,7 +253,7 @@ def revision_of_database() -> SchemaRevision:
 
 def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:
     """Call ``use`` with the API keys in the configured database and return its result."""
-    return _asked(lambda pool: use(PostgresKeys(pool)))
+    return _with_database(lambda pool: use(PostgresKeys(pool)))
 
 
 def revoke_all_keys(
@@ -275,13 +275,13 @@ def revoke_all_keys(
         keys = await PostgresKeys(pool).revoke_all(OPERATOR, before=before, tenant=tenant, but=but)
         return keys, await attempts.revoke_all(before=before, tenant=tenant)
 
-    return _asked(revoked, settings)
+    return _with_database(revoked, settings)
 
 
 def with_quotas(use: Callable[[PostgresQuotas], Awaitable[T]]) -> T:
     """Call ``use`` with the tenant quota store in the configured database and return its result."""
     settings = logged_settings()
-    return _asked(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
+    return _with_database(lambda pool: use(PostgresQuotas(pool, settings.quotas.quota)), settings)
 
 
 def workers_of_database() -> list[dict[str, Any]]:
@@ -291,7 +291,7 @@ def workers_of_database() -> list[dict[str, Any]]:
     """
     from caseworker.runs.recover.postgres import list_workers
 
-    return [asdict(worker) for worker in _asked(list_workers)]
+    return [asdict(worker) for worker in _with_database(list_workers)]
 
 
 def drain_worker(worker_id: str) -> None:
@@ -302,7 +302,7 @@ def drain_worker(worker_id: str) -> None:
     """
     from caseworker.runs.recover.postgres import request_drain
 
-    if not _asked(lambda pool: request_drain(pool, worker_id)):
+    if not _with_database(lambda pool: request_drain(pool, worker_id)):
         raise StartupError(
             f"No worker has the ID {worker_id}. `caseworker workers` lists all workers."
         )
@@ -325,16 +325,16 @@ def keep_for(tenant: str, record: str, days: str) -> None:
     if days not in words and not (days.isascii() and days.isdecimal() and 0 < int(days) <= 36_500):
         raise StartupError("days: must be a number from 1 to 36500, `forever` or `default`.")
     period = words[days] if days in words else int(days)
-    _asked(lambda pool: set_days(pool, tenant, record, period))
+    _with_database(lambda pool: set_days(pool, tenant, record, period))
 
 
-def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
+def _with_database(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
     """Call ``ask`` with a connection pool of the configured database and return its result."""
     settings = settings or logged_settings()
     from caseworker.main.process import pool_sizes
     from caseworker.platform.postgres.engines import open_engines
 
-    async def asked(url: str) -> T:
+    async def with_pool(url: str) -> T:
         engines = open_engines(url, pool_sizes(settings))
         try:
             return await ask(engines.control)
@@ -342,14 +342,18 @@ def _asked(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None)
             await engines.dispose()
 
     with open_database(settings, migrate=False) as url, database_errors():
-        return asyncio.run(asked(url))
+        return asyncio.run(with_pool(url))
 
 
 @contextmanager
 def recording(
     settings: Settings, record: Path | None, about: Mapping[str, Any]
 ) -> Iterator[Recorder | None]:
-    """Record model replies for the duration of the block, if a file is given."""
+    """Record model replies for the duration of the block, if a file is given.
+
+    Raises:
+        StartupError: the file cannot be written.
+    """
     if record is None:
         yield None
         return

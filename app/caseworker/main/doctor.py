@@ -108,14 +108,14 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
         try:
             with database_errors():
-                findings = asyncio.run(_asked_of(settings, driver_url(url)))
+                findings = asyncio.run(_database_findings(settings, driver_url(url)))
         except StartupError as error:
             yield Finding("database", False, str(error))
         else:
             yield from findings
 
 
-async def _asked_of(settings: Settings, url: str) -> list[Finding]:
+async def _database_findings(settings: Settings, url: str) -> list[Finding]:
     from caseworker.features.access.postgres import PostgresKeys
     from caseworker.main.process import pool_sizes
     from caseworker.platform.postgres.connections import Connection
@@ -196,7 +196,7 @@ def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:
     for name, chain in settings.models.chains().items():
         first = next(iter(chain.values()))
         if first.chosen_provider == BUILT_IN:
-            continue
+            continue  # it needs no key and no endpoint
         key = "with a key" if first.api_key else "without a key"
         works, detail = True, f"{first.chosen_model} of {first.chosen_provider}, {key}"
         if ask:

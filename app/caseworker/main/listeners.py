@@ -77,12 +77,13 @@ def forwarding_address(settings: Settings, number: int | None) -> Address:
 
 @asynccontextmanager
 async def forwarding_served(process: Process, app: Any, number: int | None) -> AsyncIterator[None]:
-    """Serve requests that other processes forward to this one during the block.
+    """During the block, serve requests that other processes forward to this process.
 
-    ``number`` is as for :func:`forwarding_address`.
+    Without a forwarding address, do nothing. ``number`` is as for :func:`forwarding_address`.
 
     Raises:
-        StartupError: the port is not free, or the path of the Unix socket is too long.
+        StartupError: the port is not free, or the Unix socket cannot be bound, for example because
+            its path is too long.
     """
     if (address := process.address) is None:
         yield

@@ -37,9 +37,9 @@ def check_model(name: str, *, only_answer: bool = False) -> list[Check]:
     """
     models = build_models(read_settings().settings)
     if name not in models.table:
-        names_ = ", ".join(models.table)
+        model_names = ", ".join(models.table)
         raise StartupError(
-            f"No model is named {name!r}.{suggestion(name, models.table)} Models: {names_}."
+            f"No model is named {name!r}.{suggestion(name, models.table)} Models: {model_names}."
         )
 
     async def checked() -> list[Check]:

@@ -30,7 +30,7 @@ from caseworker.settings.cases import HttpToolSettings, McpSettings, ToolSetting
 from caseworker.settings.loader import read_yaml
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.resources import ToolResources
-from caseworker.tools.servers import Credentials, NoServers, ToolServers
+from caseworker.tools.servers import NO_SERVERS, Credentials, ToolServers
 
 PROVIDERS = "caseworker.providers"
 """Entry point group for model providers; the entry point's name is the provider name in
@@ -61,7 +61,11 @@ class Providers:
         return iter(self._points)
 
     def make(self, name: str, endpoint: ModelEndpoint) -> ModelProvider:
-        """Create the model provider that is registered as ``name``, for an endpoint."""
+        """Create the model provider that is registered as ``name``, for an endpoint.
+
+        Raises:
+            StartupError: the provider cannot be created, or lacks an attribute.
+        """
         provider: ModelProvider = created(self._points[name], "provider", endpoint)
         if not all(hasattr(provider, part) for part in ("name", "external", "complete", "aclose")):
             raise StartupError(
@@ -83,9 +87,9 @@ class Toolbox:
 
         ``credentials`` returns the credentials of tenants for MCP servers.
         """
-        self._exits = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
         resources = ToolResources(settings)
-        self._exits.push_async_callback(resources.aclose)
+        self._exit_stack.push_async_callback(resources.aclose)
         plugin_points = (
             EntryPoint(name=name, value=name, group=TOOLS) for name in settings.plugins
         )
@@ -98,11 +102,11 @@ class Toolbox:
         by_name = unique("tool", points_of_group)
         self.tools: tuple[Tool, ...] = tuple(by_name.values())
         self.servers = _tool_servers(settings.mcp, os.environ, credentials)
-        self._exits.push_async_callback(self.servers.aclose)
+        self._exit_stack.push_async_callback(self.servers.aclose)
 
     async def aclose(self) -> None:
         """Close the shared resources of the tools and the connections to tool servers."""
-        await self._exits.aclose()
+        await self._exit_stack.aclose()
 
 
 def _tool_servers(
@@ -114,7 +118,7 @@ def _tool_servers(
         StartupError: an environment variable that a server needs is not set.
     """
     if not settings.servers:
-        return NoServers()
+        return NO_SERVERS
     from caseworker.tools.mcp.config import ServerConfig
     from caseworker.tools.mcp.servers import McpServers
 

@@ -19,7 +19,7 @@ import structlog
 
 from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
-from caseworker.features.approvals.approvals import RunApprovals, RunDesk
+from caseworker.features.approvals.approvals import RunApprovals, RunApprovalStore
 from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import ArtifactLimits, RunArtifacts
@@ -37,7 +37,7 @@ from caseworker.features.quotas.accounts import Accounts
 from caseworker.features.quotas.postgres import PostgresQuotas, QuotaChecks
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.branches import PostgresBranches
-from caseworker.features.traces.payloads import PayloadReading
+from caseworker.features.traces.payloads import PayloadReader
 from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import DROPS, open_features
@@ -183,7 +183,7 @@ class Process:
             self._thread,
             self.runs,
             payloads,
-            PayloadReading(
+            PayloadReader(
                 self._store, payloads, max_shown_bytes=max_bytes, branches=self._branches
             ),
             RunApprovals(self._approvals),
@@ -263,7 +263,9 @@ class Process:
                 group.create_task(self._executor.drain(self.settings.shutdown.grace_seconds))
 
     async def execute_suspects(self) -> None:
-        """Execute the suspects of deaths, one at a time, until none is left or this process ends.
+        """Execute, one at a time, the runs suspected of having crashed a process.
+
+        Returns when none is left or this process ends.
 
         Raises:
             StoreUnavailableError: the database does not answer.
@@ -274,16 +276,16 @@ class Process:
             run = await self._store.claim_suspect(executor.worker_id)
             if run is None:
                 return
-            self._suspects_wait(True)  # tells the parent that this process was needed
+            self._report_suspects(waiting=True)  # the parent learns that this process was needed
             log.warning("run.executed_alone", run_id=run.key.run_id, tenant=run.key.tenant)
             executor.start(run, permitted_at=permitted_at)
             await executor.ended(run.key)
             if table is None or table.codes:
                 return  # a function outlives its call, so the next suspect would not be alone
 
-    def _suspects_wait(self, wait: bool) -> None:
+    def _report_suspects(self, waiting: bool) -> None:
         if self._table is not None:
-            self._table.suspects_wait = wait
+            self._table.suspects_wait = waiting
 
     async def _close(self) -> None:
         """Drain, then stop all loops and close all connections."""
@@ -324,7 +326,7 @@ class Process:
         return {
             "database": database,
             "migrations": PartState(current, outdated),
-            "worker": self._worker_state(anybody_takes=taking),
+            "worker": self._worker_state(has_workers=taking),
         }
 
     @property
@@ -332,7 +334,7 @@ class Process:
         """Seconds since the last successful heartbeat; 0 if the process executes no runs."""
         return 0.0 if self._heartbeat is None else self._heartbeat.silent_seconds
 
-    def _worker_state(self, *, anybody_takes: bool = True) -> PartState:
+    def _worker_state(self, *, has_workers: bool = True) -> PartState:
         if self._closing:
             return PartState(False, "The process is shutting down.")
         if self._heartbeat is not None and self._heartbeat.draining:
@@ -346,8 +348,8 @@ class Process:
         if silent > self.settings.worker.stale_after_seconds:
             return PartState(False, f"No heartbeat has succeeded for {silent:.0f} seconds.")
         return PartState(
-            anybody_takes,
-            "" if anybody_takes else "No worker is running. Accepted runs stay queued.",
+            has_workers,
+            "" if has_workers else "No worker is running. Accepted runs stay queued.",
         )
 
     def _build_executor(self) -> RunExecutor:
@@ -373,7 +375,7 @@ class Process:
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
-            approvals=partial(RunDesk, self._approvals),
+            approvals=partial(RunApprovalStore, self._approvals),
             observers=self.telemetry.observers,
             accounts=self._accounts.of_run,
             branches=self._branches,
@@ -398,7 +400,7 @@ class Process:
             self._url,
             patience=patience,
             cancelled=executor.cancel,
-            unowned=executor.end_soon,
+            unowned=executor.replay_stopped_soon,
             decided=self._approvals.notifier.notify,
             accounts_changed=self._accounts.changed,
             listening=self._heartbeat.beat,
@@ -427,7 +429,7 @@ class Process:
         for name, queue in queues.items():
             overdue, rescue = overdue_search(queue, late_seconds), partial(rescue_jobs, name, queue)
             searches.append(overdue)
-            work = partial(overdue.keep, partial(rescue, late_seconds), late_seconds)
+            work = partial(overdue.run_when_due, partial(rescue, late_seconds), late_seconds)
             self._loops.keep(f"rescue of {name}", work)
         recovery = StaleRunRecovery(
             engines=self._engines,
@@ -439,8 +441,8 @@ class Process:
             observers=self.telemetry.observers,
             runs_due=self._queue.due,
             searches=searches,
-            end=executor.end,
-            suspects_wait=self._suspects_wait,
+            end=executor.replay_stopped,
+            suspects_wait=self._report_suspects,
         )
         self._loops.keep("heartbeat", self._heartbeat.run)
         self._loops.keep("recovery", recovery.run)

@@ -67,9 +67,9 @@ def build_app(
     services of the process, by type. ``options`` replaces arguments of :func:`build_api`.
     """
     number = options.get("version", version("caseworker"))
-    services_ = open_features(process.parts, services)[0] if services else process.services
+    all_services = open_features(process.parts, services)[0] if services else process.services
     usual: dict[str, Any] = {
-        "authentication": services_[Authentication],
+        "authentication": all_services[Authentication],
         "readiness": process.check,
         "metrics": process.telemetry.metrics if metrics else None,
         "requests": process.telemetry.requests,
@@ -90,8 +90,8 @@ def build_app(
         errors={error: kind for each in FEATURES for error, kind in each.errors.items()},
         problems=PROBLEM_TYPES,
         schemas={"ServerSentEvent": SERVER_SENT_EVENT_SCHEMA},
-        services=services_,
-        limits=services_[ApiLimits],
+        services=all_services,
+        limits=all_services[ApiLimits],
         **{**usual, **options},
     )
 
@@ -151,9 +151,9 @@ def serve(
 @asynccontextmanager
 async def opened(process: Process, agents: Sequence[AgentFile]) -> AsyncIterator[None]:
     """Open a process and register the operator's agents before the first request."""
-    agents_ = with_code_agents(agents, process.code)
+    all_agents = with_code_agents(agents, process.code)
     async with process.opened():
-        await register_agents(agents_, process.services[Definitions], DEFAULT_TENANT)
+        await register_agents(all_agents, process.services[Definitions], DEFAULT_TENANT)
         yield
 
 

@@ -107,7 +107,7 @@ def items_in(document: Mapping[str, Any], field: str) -> Sequence[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is read in the JSON text of a value."""
+    """Hash, size and cache lifetime of the JSON text of a value."""
 
     digest: str
     size_bytes: int

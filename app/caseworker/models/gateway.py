@@ -233,7 +233,7 @@ class ModelGateway:
                 retry=self._retry,
                 timeout_seconds=chat_model.timeout_seconds,
                 metadata=candidate.metadata(counts_for, original),
-                trace_request=await self._trace_request(request, parameters, prompt),
+                trace_request=await self._request_for_trace(request, parameters, prompt),
                 chat_model=chat_model,
                 request=request,
                 prompt=prompt,
@@ -291,7 +291,10 @@ class ModelGateway:
     async def relay(self, context: FlowContext, chat_model: ChatModel, **about: Any) -> Answered:
         """Make the call of :meth:`relayed`, whose reply a relay passes on; return its result.
 
-        Raises as :meth:`Calls.perform`.
+        Raises:
+            CallFailedError: the call failed, and its retries are exhausted or it is not retryable.
+            OutcomeUnknownError: an earlier attempt may have taken effect and must not be repeated.
+            Stop: a limit or a cancel request refused or interrupted the call.
         """
         call = await self.relayed(context, chat_model, **about)
         call.relay.head.add_done_callback(partial(_forbid_repetition, call))
@@ -341,12 +344,12 @@ class ModelGateway:
         content = await self._redaction.call(measure, size)
         if body.written_bytes > LONG_BODY_BYTES:
             await asyncio.to_thread(getattr, content, "near_tokens")
-        parameters_ = {
+        trace_parameters = {
             name: it for name, it in provider_body.items() if name not in _NOT_PARAMETERS
         }
         added = body.messages[stored.messages if stored else 0 :]
         same = stored is not None and stored.parameters == body.hashes
-        redact = partial(self._payloads.prompt, added, {} if same else parameters_)
+        redact = partial(self._payloads.prompt, added, {} if same else trace_parameters)
         chars = self._payloads.chars_to_redact(added) if same else size
         displayed = await self._redaction.call(redact, chars)
         call = RelayedCall(
@@ -429,7 +432,7 @@ class ModelGateway:
             ]
             yield from _from_recorded(of_model, original, path, journal) or accepted or of_model
 
-    async def _trace_request(
+    async def _request_for_trace(
         self,
         request: ModelRequest,
         parameters: Mapping[str, Any],
@@ -483,8 +486,8 @@ def model_request_hash(chat_model: ChatModel, request: ModelRequest, log: Messag
         rest += f', "tools": [{", ".join([tool.form(_canonical) for tool in request.tools])}]'
     head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
     if log is None:
-        messages_ = ", ".join([message.canonical_json() for message in request.messages])
-        hasher = hashlib.sha256(f"{head}{messages_}".encode())
+        message_texts = ", ".join([message.canonical_json() for message in request.messages])
+        hasher = hashlib.sha256(f"{head}{message_texts}".encode())
     else:
         hasher = log.hashed(head, len(request.messages))
     hasher.update(f"], {rest}}}".encode())
@@ -508,7 +511,7 @@ def _from_recorded(
         if before is None or before.outcome is CallOutcome.NOT_MADE:
             continue
         request = candidate.request(original)
-        if before.taken_over or before.request_hash == model_request_hash(
+        if before.imported or before.request_hash == model_request_hash(
             candidate.model, request, None
         ):
             return candidates[at:]

@@ -161,8 +161,8 @@ def stated(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
         return None if message.branch_index is None else message.branch_index - at
 
     for stored, group in groupby(enumerate(messages), shift):
-        said = [message for _, message in group]
+        part = [message for _, message in group]
         if stored is None:
-            yield from (message.to_json() for message in said)
+            yield from (message.to_json() for message in part)
         else:
-            yield {OF_BRANCH: said[0].branch_index, "count": len(said)}
+            yield {OF_BRANCH: part[0].branch_index, "count": len(part)}

@@ -16,7 +16,7 @@ from typing import Any, cast
 import structlog
 
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import Room, Scope
+from caseworker.core.budget.ledger import FreeAmounts, Scope
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.call import FREE, Answered, AttemptError, Call, RateSlot, Reply, Spent
@@ -157,7 +157,7 @@ class ModelCall(Call):
         self._refusal = Stop(cause)
         self.external, self.per_call, self.per_attempt, self.timeout_seconds = False, {}, {}, None
 
-    def maximum(self, room: Room) -> Spent | None:
+    def maximum(self, free: FreeAmounts) -> Spent | None:
         """Return the maximum usage with the hard bound of the input.
 
         Returns None if the output does not fit next to it; then the near bound counts.
@@ -165,13 +165,13 @@ class ModelCall(Call):
         if not self.external:
             return None
         self._bound = self._hard_bound
-        self._tokens_out = self._output_in(room)
+        self._tokens_out = self._output_in(free)
         usual = USUAL_OUTPUT_TOKENS * self._choices if self._sets_limit else math.inf
         if self._tokens_out < min(self._bound.usage.tokens_out, usual):
             return None
         return self._spent(self._tokens_out)
 
-    def estimate(self, room: Room) -> Spent:
+    def estimate(self, free: FreeAmounts) -> Spent:
         """Lower the output limit so that the request fits the budget; return its maximum usage.
 
         The near bound of the input counts.
@@ -179,18 +179,18 @@ class ModelCall(Call):
         if not self.external:
             return FREE
         self._bound = self._near_bound
-        self._tokens_out = self._output_in(room)
+        self._tokens_out = self._output_in(free)
         return self._spent(self._tokens_out)
 
-    def _output_in(self, room: Room) -> int:
+    def _output_in(self, free: FreeAmounts) -> int:
         """Return the output limit for a free budget, for all choices together.
 
         A request without a limit gets what half of the budget pays, and at least
-        ``USUAL_OUTPUT_TOKENS`` if they fit, so that calls in parallel find room.
+        ``USUAL_OUTPUT_TOKENS`` if they fit, so that parallel calls fit as well.
         """
         usage, cost = self._bound
         full, affordable, dimension = usage.tokens_out, math.inf, Dimension.TOKENS
-        tokens, dollars = room.get(Dimension.TOKENS), room.get(Dimension.COST_USD)
+        tokens, dollars = free.get(Dimension.TOKENS), free.get(Dimension.COST_USD)
         if tokens is not None:
             affordable = math.floor(tokens) - usage.tokens_in
         is_scarce = self._sets_limit or (cost and dollars is not None and cost.total > dollars)

@@ -184,7 +184,7 @@ class SendState:
     thinks without showing it. Shorter pauses between parts are not charged, because the next part
     shows the text of the pause.
 
-    A provider that can observe delivery sets ``sent`` to False before it connects. It calls
+    A provider that can observe delivery sets ``is_sent`` to False before it connects. It calls
     ``note_sent`` just before it sends the first byte of the body. A request that was not sent costs
     nothing.
     """

@@ -100,17 +100,17 @@ def _pricing(provider: str, model: str, minute: int) -> Callable[[TokenUsage], C
     """
 
     def looked_up(usage: TokenUsage) -> Cost:
-        prices_ = _calculation(provider, model, usage)
-        return Cost(prices_.total_price, prices_.output_price)
+        calculation = _calculation(provider, model, usage)
+        return Cost(calculation.total_price, calculation.output_price)
 
     try:
-        prices_ = [_calculation(provider, model, usage) for usage in _PROBES]
+        probes = [_calculation(provider, model, usage) for usage in _PROBES]
     except LookupError:
         return None
-    if any(isinstance(price, TieredPrices) for price in vars(prices_[0].model_price).values()):
+    if any(isinstance(price, TieredPrices) for price in vars(probes[0].model_price).values()):
         return looked_up
-    request = prices_[0].total_price
-    return _Rates(request, *((one.total_price - request) / _PROBE for one in prices_[1:])).cost_of
+    request = probes[0].total_price
+    return _Rates(request, *((one.total_price - request) / _PROBE for one in probes[1:])).cost_of
 
 
 def _calculation(provider: str, model: str, usage: TokenUsage) -> PriceCalculation:

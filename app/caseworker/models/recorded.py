@@ -62,7 +62,7 @@ class RecordedFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedExchange:
+class Recording:
     """One line of a recording: the last attempt of a call, with its reply or failure."""
 
     case: str
@@ -75,7 +75,7 @@ class RecordedExchange:
     error: RecordedFailure | None = None
 
 
-_EXCHANGE = TypeAdapter(RecordedExchange)
+_EXCHANGE = TypeAdapter(Recording)
 
 
 def case_of(run_id: str) -> str:
@@ -122,10 +122,10 @@ class Recorder:
         """
         self._path = path
         self._header = json.dumps({"format": FORMAT, **about}, ensure_ascii=False)
-        self._last: dict[tuple[str, str], RecordedExchange] = {}
+        self._last: dict[tuple[str, str], Recording] = {}
         path.write_text(f"{self._header}\n", encoding="utf-8")
 
-    def add(self, exchange: RecordedExchange) -> None:
+    def add(self, exchange: Recording) -> None:
         """Record an exchange. A later attempt of the same call replaces an earlier one."""
         self._last[exchange.case, exchange.purpose] = exchange
         with self._path.open("a", encoding="utf-8") as file:
@@ -185,7 +185,7 @@ class RecordingProvider:
         if origin is None:
             return  # not a call of a run, so no replay would look for it
         self._recorder.add(
-            RecordedExchange(
+            Recording(
                 case=case_of(origin.run_id),
                 purpose=origin.call,
                 attempt=origin.attempt,
@@ -274,7 +274,7 @@ def streamed(reply: ModelReply, request: ModelRequest) -> ModelReply:
     return reply
 
 
-def _read(path: Path, model: str) -> dict[tuple[str, str], RecordedExchange]:
+def _read(path: Path, model: str) -> dict[tuple[str, str], Recording]:
     head, *lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     try:
         header = json.loads(head)
@@ -286,7 +286,7 @@ def _read(path: Path, model: str) -> dict[tuple[str, str], RecordedExchange]:
         raise RecordingError(f"{path} is no recording of format {FORMAT}")
     if model not in models:
         raise RecordingError(f"{path} holds {', '.join(models)} and not {model}")
-    exchanges: dict[tuple[str, str], RecordedExchange] = {}
+    exchanges: dict[tuple[str, str], Recording] = {}
     for number, line in enumerate(lines, 2):
         try:
             exchange = _EXCHANGE.validate_json(line)
@@ -297,5 +297,5 @@ def _read(path: Path, model: str) -> dict[tuple[str, str], RecordedExchange]:
     return exchanges
 
 
-def _line(exchange: RecordedExchange) -> str:
+def _line(exchange: Recording) -> str:
     return _EXCHANGE.dump_json(exchange, exclude_defaults=True).decode() + "\n"

@@ -87,7 +87,7 @@ class Relay:
         """The last reply of the provider that was not a success; None if there was none."""
         self.reports_failure = False
         """Whether the reply is whole and reports a failure of the provider."""
-        self._last: Head | bytes | None = None
+        self._final_part: Head | bytes | None = None
         self._parts: list[bytes] = []
         self._ended = False
         self._error: BaseException | None = None
@@ -110,15 +110,15 @@ class Relay:
 
     def hold(self, last: Head | bytes) -> None:
         """Keep a whole reply, or the last part of a stream, until the reply is recorded."""
-        before = self._last
-        self._last = (
+        before = self._final_part
+        self._final_part = (
             before + last if isinstance(before, bytes) and isinstance(last, bytes) else last
         )
 
     @property
     def is_taken(self) -> bool:
         """Whether a reply of the provider has been passed on or is held."""
-        return self.has_started or self._last is not None
+        return self.has_started or self._final_part is not None
 
     def fail(self, reply: Head) -> None:
         """Keep a whole reply that reports a failure; the client receives it as it is."""
@@ -131,7 +131,7 @@ class Relay:
 
     def end(self, error: BaseException | None = None) -> None:
         """End the body, with an error if it is incomplete; then nothing is held any more."""
-        match self._last if error is None or self.reports_failure else None:
+        match self._final_part if error is None or self.reports_failure else None:
             case Head() as head:
                 self.begin(head)
             case bytes() as last:
@@ -334,7 +334,9 @@ class RelayedCall(ModelCall):
         content = bytes(passed)
         head = Head(HTTPStatus.OK, _returned(reply.headers, provider.mask), content)
         if failure is not None or (is_stream and not answer.ended):
-            message = "the stream broke off" if failure is None else report_in(failure).suffix
+            message = (
+                "the stream broke off" if failure is None else report_in(failure).redacted_suffix
+            )
             failed = self._failed(failures.error(message, retryable=False), 1)
             if answer.ended:  # a whole reply that reports a failure, with its token counts
                 self.relay.fail(head)
@@ -346,10 +348,10 @@ class RelayedCall(ModelCall):
             self.relay.hold(head)
         is_long = len(passed) > LONG_REPLY_BYTES
         wire = await asyncio.to_thread(stored, head) if is_long else stored(head)
-        reply_ = answer.reply() or _counted(answer, self.chat_model.model)
-        usage, spent = self._answered(reply_)
-        self._report_output_limit(reply_)
-        value = journaled(reply_, usage, spent)
+        model_reply = answer.reply() or _counted(answer, self.chat_model.model)
+        usage, spent = self._answered(model_reply)
+        self._report_output_limit(model_reply)
+        value = journaled(model_reply, usage, spent)
         value[WIRE] = {**wire, **self.made_in, **({OBJECTS: [*object_ids]} if object_ids else {})}
         return Reply(value, spent, noted(value, self.chat_model.model))
 

@@ -112,9 +112,11 @@ class ModelTable(dict[str, ChatModel]):
     def chain(
         self, tier: Tier, name: str | None = None, fallbacks: Sequence[str] = ()
     ) -> Sequence[ChatModel]:
-        """Return the models to call, in order: the named ones, then the configured fallbacks.
+        """Return the models to call, in order and without duplicates.
 
-        A name is either a key of the table or a model name of the tier's provider.
+        These are ``name`` (default: the tier's model), then ``fallbacks``, then the configured
+        fallbacks of the first. A name is either a key of the table or a model name of the tier's
+        provider.
 
         Raises:
             ModelNotConfiguredError: a name is neither of these.

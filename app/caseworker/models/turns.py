@@ -47,7 +47,7 @@ class Turns:
 
     def __init__(self, limits: RateLimits) -> None:
         self._limits = limits
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._queues: dict[tuple[str, str], _TenantQueue] = {}
         self._unused: dict[str, int] = {}
         """Tokens taken but not used, by model; reported with the next request for a slot."""
         self._notices: set[asyncio.Task[None]] = set()
@@ -56,9 +56,9 @@ class Turns:
         """Return a new rate-slot request for one call attempt."""
         return ModelTurn(self, limit, tenant)
 
-    def line(self, limit: RateLimit, tenant: str) -> "_Line":
+    def queue_of(self, limit: RateLimit, tenant: str) -> "_TenantQueue":
         """Return the queue for a tenant's calls to a model."""
-        return self._lines.setdefault((limit.model, tenant), _Line())
+        return self._queues.setdefault((limit.model, tenant), _TenantQueue())
 
     async def ask(self, limit: RateLimit, tenant: str, tokens: int) -> float:
         """Request a slot from the shared store; return 0 if granted, else the seconds to wait."""
@@ -67,19 +67,19 @@ class Turns:
 
     def leave(self, limit: RateLimit, tenant: str) -> None:
         """Remove an idle queue and release its position in the shared store, if it holds one."""
-        line = self._lines.pop((limit.model, tenant))
-        line.sleep(None)
-        if line.has_place:
+        queue = self._queues.pop((limit.model, tenant))
+        queue.sleep(None)
+        if queue.holds_position:
             self._notify(self._limits.leave(limit, tenant))
 
-    def give_back(self, limit: RateLimit, tokens: int) -> None:
+    def return_tokens(self, limit: RateLimit, tokens: int) -> None:
         """Record unused tokens. If there are any, wake the next queue of this model."""
         if limit.tokens_per_minute is None:
             return
         self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens
         asleep = [
             (line.wakes_at, number, line)
-            for number, ((model, _), line) in enumerate(self._lines.items())
+            for number, ((model, _), line) in enumerate(self._queues.items())
             if model == limit.model and line.wakes_at is not None
         ]
         if tokens > 0 and asleep:
@@ -104,13 +104,13 @@ class Turns:
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _TenantQueue:
     """The queue of one tenant's calls in this process for one model."""
 
     waiting: "OrderedDict[ModelTurn, asyncio.Future[None]]" = field(default_factory=OrderedDict)
     called: "ModelTurn | None" = None
     """The call that requests a slot now, or was woken to do so."""
-    has_place: bool = False
+    holds_position: bool = False
     """Whether the shared store holds a position for this queue, as far as this process knows."""
     _timer: asyncio.TimerHandle | None = None
 
@@ -163,51 +163,51 @@ class ModelTurn:
         self._reserved_tokens = 0
 
     @property
-    def _line(self) -> _Line:
-        return self._turns.line(self._limit, self._tenant)
+    def _queue(self) -> _TenantQueue:
+        return self._turns.queue_of(self._limit, self._tenant)
 
     async def take(self, tokens: int) -> bool:
         """Try to take a slot; return False if other calls are ahead or none is available now."""
-        line = self._line
-        if line.called is not self:
-            if not line.is_idle:
+        queue = self._queue
+        if queue.called is not self:
+            if not queue.is_idle:
                 return False
-            line.called = self
-        line.has_place = True  # assume so: the answer is lost if this call is cancelled
+            queue.called = self
+        queue.holds_position = True  # assume so: the answer is lost if this call is cancelled
         seconds = await self._turns.ask(self._limit, self._tenant, tokens)
-        line.called, line.has_place = None, seconds > 0
+        queue.called, queue.holds_position = None, seconds > 0
         if seconds > 0:
             self._was_first = True
-            line.sleep(seconds)
+            queue.sleep(seconds)
             return False
         self._reserved_tokens = tokens
-        line.call_next()
+        queue.call_next()
         self._leave_if_idle()
         return True
 
     async def wait(self) -> None:
         """Wait until the queue wakes this call."""
-        await self._line.join(self, first=self._was_first)
+        await self._queue.join(self, first=self._was_first)
 
     def step_aside(self) -> None:
         """Let the next call request a slot. This call returns to the head of the queue."""
-        if self._line.called is self:
-            self._line.called, self._was_first = None, True
-            self._line.call_next()
+        if self._queue.called is self:
+            self._queue.called, self._was_first = None, True
+            self._queue.call_next()
 
     def leave(self) -> None:
         """Leave the queue and let the next call request a slot."""
-        line = self._line
-        line.waiting.pop(self, None)
-        if line.called is self:
-            line.called = None
-            line.call_next()
+        queue = self._queue
+        queue.waiting.pop(self, None)
+        if queue.called is self:
+            queue.called = None
+            queue.call_next()
         self._leave_if_idle()
 
     def settle(self, tokens: int) -> None:
         """Report the tokens used; the difference from the reservation corrects the limit."""
-        self._turns.give_back(self._limit, self._reserved_tokens - tokens)
+        self._turns.return_tokens(self._limit, self._reserved_tokens - tokens)
 
     def _leave_if_idle(self) -> None:
-        if self._line.is_idle:
+        if self._queue.is_idle:
             self._turns.leave(self._limit, self._tenant)

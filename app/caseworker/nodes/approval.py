@@ -10,8 +10,8 @@ from caseworker.core.graph.validation import Handles
 from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
-from caseworker.nodes.fields import ObjectField, StepData, TextField
 from caseworker.nodes.node_type import NONE, Fault, NodeType
+from caseworker.nodes.strict_parsing import ObjectField, StepData, TextField
 from caseworker.tools.caller_schema import CallerSchema
 
 APPROVED, REFUSED = "approved", "refused"

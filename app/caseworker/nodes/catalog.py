@@ -65,15 +65,15 @@ class NodeCatalog:
         models that the graph may use; None permits all configured models.
         """
         models = None if self._models is None else self._models.restricted(allowed)
-        graph_, problems = read(self._types, graph, GRAPH, models)
-        return None if graph_ is None else graph_.prepared, problems
+        graph_step, problems = read(self._types, graph, GRAPH, models)
+        return None if graph_step is None else graph_step.prepared, problems
 
     def prepare(self, graph: Mapping[str, Any], *, graph_id: str) -> PreparedGraph:
         """Return a graph ready for execution, or raise GraphProblemsError."""
-        graph_, problems = read(self._types, graph, graph_id, self._models)
-        if graph_ is None:
+        graph_step, problems = read(self._types, graph, graph_id, self._models)
+        if graph_step is None:
             raise GraphProblemsError(problems)
-        return graph_.prepared
+        return graph_step.prepared
 
     def references(self, graph: Mapping[str, Any]) -> Sequence[DefinitionReference]:
         """Return the references to registered graphs and agents in a graph."""

@@ -22,9 +22,9 @@ from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.step_path import StepPath
 from caseworker.models.message_log import PromptMemory
 from caseworker.models.ports import Message, ToolCall
-from caseworker.nodes.fields import StepData
 from caseworker.nodes.nesting import InnerGraph, InnerStep
 from caseworker.nodes.node_type import NONE, NodeType
+from caseworker.nodes.strict_parsing import StepData
 
 CHAT_START = "chat_start"
 INPUTS = "inputs"

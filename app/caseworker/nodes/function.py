@@ -38,7 +38,7 @@ class BlockingPool:
         Cancellation does not wait for the thread. A queued function is dropped, and the result of a
         running one is discarded.
         """
-        return await in_thread(partial(fn, *args), self._threads, passing=STOPS)
+        return await in_thread(partial(fn, *args), self._threads, unchanged=STOPS)
 
     def close(self) -> None:
         """Reject new functions and drop queued ones, without waiting for running threads."""
@@ -124,7 +124,7 @@ class FunctionNode:
             )
         pool = None if flow is None else flow.services.get(BlockingPool)
         if pool is None:
-            return in_thread(partial(self._called, recorded, context), None, passing=STOPS)
+            return in_thread(partial(self._called, recorded, context), None, unchanged=STOPS)
         return pool.run(self._called, recorded, context)
 
     def _called(self, recorded: Executing, context: ExecutionContext) -> Any:
@@ -160,7 +160,11 @@ class ContextNode:
             self._begin = node.begin if node.blocking else node.fn
 
     def execute(self, data: Any, inputs: Outputs, context: FlowContext) -> Execution:
-        """Execute the node with the step's context."""
+        """Execute the node with the step's context.
+
+        Raises:
+            TypeError: the node returned a generator.
+        """
         outcome = self._begin(execution_context(context, self._input))
         if type(outcome) in _VALUES:
             return ExecutionResult({DEFAULT_HANDLE: outcome})
@@ -200,7 +204,7 @@ def execution_context(context: FlowContext, step_input: Any) -> ExecutionContext
     If Python code executes a graph, the run has the caller's context as a service. The step shares
     the caller's session, trace and results. A step without input gets the caller's input.
     """
-    caller = context.run.services.get(ExecutionContext, _NOBODY)
+    caller = context.run.services.get(ExecutionContext, _NO_CONTEXT)
     upstream = dict(caller.upstream)
     for step_id, outputs in context.view.upstream(context.node_id).items():
         if DEFAULT_HANDLE in outputs:
@@ -243,5 +247,5 @@ def is_awaitable(value: Any) -> bool:
     return kind is CoroutineType or hasattr(kind, "__await__")
 
 
-_NOBODY = ExecutionContext()
+_NO_CONTEXT = ExecutionContext()
 _VALUES = frozenset({int, float, str, bool, list, dict, type(None)})

@@ -18,18 +18,18 @@ from caseworker.core.graph.problems import quoted
 from caseworker.core.graph.validation import Problem, Severity, Traits, problems_of
 from caseworker.engine.prepared import PreparedGraph, PreparedStep
 from caseworker.models.table import ModelTable
-from caseworker.nodes.fields import StepData, joined_places, problems_in
 from caseworker.nodes.graph_spec import EdgeSpec, GraphFrame, PolicySpec, StepSpec, WorkSpec
 from caseworker.nodes.nesting import MAX_NESTING, InnerGraph, InnerStep, is_reference
 from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.strict_parsing import StepData, joined_places, problems_in
 
 Types = Mapping[str, NodeType]
 Part = TypeVar("Part", bound=StepData)
 
 _ANYTHING = Traits()
-_NOBODY, _NOWHERE = "?source", "?target"
+_NO_SOURCE, _NO_TARGET = "?source", "?target"
 """Placeholder steps at the ends of unreadable edges; these are not valid step IDs."""
-_UNREADABLE = Edge(source=_NOBODY, target=_NOWHERE, channel=Channel.LINK)
+_UNREADABLE = Edge(source=_NO_SOURCE, target=_NO_TARGET, channel=Channel.LINK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ def read(
     ``models`` contains the models that the graph may use; None permits any.
     """
     reader = _GraphReader(types, [], graph_id, models)
-    graph_ = read_graph(reader, graph)
-    return graph_, tuple(reader.problems)
+    graph_step = read_graph(reader, graph)
+    return graph_step, tuple(reader.problems)
 
 
 def read_graph(reader: _GraphReader, value: Any) -> InnerGraph | None:
@@ -252,7 +252,7 @@ def _problems_despite_gaps(
     """
     if not steps:
         return
-    ends = [_ReadStep(GraphStep(id=name, type=""), _ANYTHING) for name in (_NOBODY, _NOWHERE)]
+    ends = [_ReadStep(GraphStep(id=name, type=""), _ANYTHING) for name in (_NO_SOURCE, _NO_TARGET)]
     readable = [
         replace(one, traits=one.traits and Traits(one.traits.handles)) for one in steps
     ] + ends

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from caseworker.core.budget.budget import Budget
 from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.graph.graph import DEFAULT_HANDLE
-from caseworker.nodes.fields import HandleName, StepData
+from caseworker.nodes.strict_parsing import HandleName, StepData
 from caseworker.platform.validation import refusal
 
 MAX_PARALLEL = 64

@@ -22,10 +22,10 @@ from caseworker.nodes.agent.execution import Agents, AgentTask
 from caseworker.nodes.agent.node import RESULT
 from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.unknown import unknown_models
-from caseworker.nodes.fields import StepData, TextField
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from caseworker.nodes.reply_schema import ReplySchema, SchemaField, UnfitReplyError
+from caseworker.nodes.strict_parsing import StepData, TextField
 from caseworker.nodes.templates import compact
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
 from caseworker.platform.validation import refusal

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.core.graph.problems import listed
 from caseworker.models.table import ModelTable, Tier
-from caseworker.nodes.fields import StepData
 from caseworker.nodes.node_type import Fault
+from caseworker.nodes.strict_parsing import StepData
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import refusal
 

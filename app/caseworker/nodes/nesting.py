@@ -15,7 +15,7 @@ from pydantic_core import core_schema
 
 from caseworker.core.graph.validation import Traits
 from caseworker.engine.prepared import BoundNode, PreparedGraph
-from caseworker.nodes.fields import reported
+from caseworker.nodes.strict_parsing import reported
 
 MAX_NESTING = 8
 """Maximum nesting depth of graphs, including the outermost one. The step of a map counts as a
@@ -96,7 +96,7 @@ StepField = Annotated[
 """Field type for a step nested in another step's data."""
 
 
-Place = tuple[str | int, ...]
+Path = tuple[str | int, ...]
 """Position in a graph: object keys and list indexes, starting at the outermost graph."""
 
 
@@ -111,7 +111,7 @@ class DefinitionKind(StrEnum):
 class DefinitionReference:
     """A reference to a registered definition, to be resolved before the graph is used."""
 
-    place: Place
+    place: Path
     """Position of the reference in the graph."""
     kind: DefinitionKind
     name: str
@@ -125,7 +125,7 @@ def is_reference(value: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def definition_references_in(
-    graph: Any, nesting: Set[str], place: Place = (), depth: int = 0
+    graph: Any, nesting: Set[str], place: Path = (), depth: int = 0
 ) -> Iterator[DefinitionReference]:
     """Yield the references to registered definitions in ``graph``; skip unreadable parts.
 
@@ -143,7 +143,7 @@ def definition_references_in(
 
 
 def _in_work(
-    work: Any, nesting: Set[str], place: Place, depth: int
+    work: Any, nesting: Set[str], place: Path, depth: int
 ) -> Iterator[DefinitionReference]:
     """Search an object with ``type`` and ``data``: a step, a fallback, or the step of a map."""
     if not isinstance(work, Mapping) or depth >= MAX_NESTING:
@@ -160,7 +160,7 @@ def _in_work(
         yield from definition_references_in(inner, nesting, at, depth + 1)
 
 
-def agents_in(agent: Any, place: Place = (), depth: int = 0) -> Iterator[DefinitionReference]:
+def agents_in(agent: Any, place: Path = (), depth: int = 0) -> Iterator[DefinitionReference]:
     """Yield the agent references in an agent's JSON, which may itself be a reference.
 
     Unreadable parts are skipped.
@@ -177,7 +177,7 @@ def agents_in(agent: Any, place: Place = (), depth: int = 0) -> Iterator[Definit
 
 
 def _reference(
-    fields: Mapping[str, Any], place: Place, kind: DefinitionKind
+    fields: Mapping[str, Any], place: Path, kind: DefinitionKind
 ) -> Iterator[DefinitionReference]:
     name, version = fields["name"], fields.get("version")
     is_number = isinstance(version, int) and not isinstance(version, bool)

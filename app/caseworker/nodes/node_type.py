@@ -12,7 +12,7 @@ from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import Node
 from caseworker.engine.prepared import BoundNode
 from caseworker.models.table import ModelTable
-from caseworker.nodes.fields import StepData
+from caseworker.nodes.strict_parsing import StepData
 
 Fault = tuple[str, str]
 """An error in a step's data: its position in the data, and a message."""

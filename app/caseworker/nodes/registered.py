@@ -12,9 +12,9 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.problems import quoted
 from caseworker.engine.concurrency import NodeLock
 from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
-from caseworker.nodes.fields import JsonField, StepData
 from caseworker.nodes.function import FunctionNode, RunFunction, run_plainly
 from caseworker.nodes.node_type import Fault, NodeType
+from caseworker.nodes.strict_parsing import JsonField, StepData
 
 
 class FunctionData(StepData):
@@ -50,7 +50,7 @@ class RegisteredFunctions:
         return ExecutionResult({DEFAULT_HANDLE: result})
 
     def faults(self, data: FunctionData) -> list[Fault]:
-        """Return an error if the step's function does not exist; otherwise an empty list."""
+        """Return one fault if no function has the step's name; otherwise an empty list."""
         if data.name in self._functions:
             return []
         return [("name", f"No function {quoted(data.name)} is registered here.")]

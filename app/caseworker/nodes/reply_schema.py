@@ -8,7 +8,7 @@ from pydantic import WithJsonSchema
 
 from caseworker.core.trace.json_values import JSON, MAX_DEPTH
 from caseworker.models.forms import NO_CHARACTER
-from caseworker.nodes.fields import read_by
+from caseworker.nodes.strict_parsing import read_by
 from caseworker.platform.validation import field_of, refusal
 from caseworker.tools.caller_schema import CallerSchema, TooMuchWorkError
 

@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.events import ROUTED, Event
-from caseworker.nodes.fields import HandleName, PathField, StepData, usual_path
 from caseworker.nodes.node_type import NONE, NodeType
+from caseworker.nodes.strict_parsing import HandleName, PathField, StepData, usual_path
 from caseworker.nodes.templates import MISSING
 from caseworker.platform.validation import refusal
 

@@ -20,10 +20,10 @@ from caseworker.engine.ports import CallOutcome
 from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.report import StepReport
 from caseworker.engine.step_values import Total
-from caseworker.nodes.fields import HandleName, PathField, StepData, usual_path
 from caseworker.nodes.graph_spec import MAX_PARALLEL, StepId
 from caseworker.nodes.nesting import GraphField, InnerGraph, InnerStep, StepField
 from caseworker.nodes.node_type import NONE, Fault, NodeType
+from caseworker.nodes.strict_parsing import HandleName, PathField, StepData, usual_path
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.platform.validation import refusal
@@ -229,7 +229,7 @@ class MapData(GivenOutputs):
         ``earlier_results`` holds the results of items that an earlier attempt completed.
         """
         kind = "subgraph" if self.step is None else self.step.type
-        policy = None if self.on_item_error == "fail" else _GO_ON
+        policy = None if self.on_item_error == "fail" else _SKIP_FAILED
         lock = None if self.step is None else self.step.work.lock
         node = _ItemNode(replays=self.step is None or self.step.work.replays)
         prepared = {}
@@ -271,7 +271,7 @@ class MapData(GivenOutputs):
         return {DEFAULT_HANDLE: results, ITEMS: about}
 
 
-_GO_ON = ErrorPolicy(on_error="skip")
+_SKIP_FAILED = ErrorPolicy(on_error="skip")
 _COUNTS = ("completed", "not_started", "skipped", "halted", "cancelled")
 
 

@@ -11,8 +11,8 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE, Channel
 from caseworker.core.graph.problems import quoted
 from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import ExecutionResult, FlowContext
-from caseworker.nodes.fields import ObjectField, StepData
 from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
+from caseworker.nodes.strict_parsing import ObjectField, StepData
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.suggestions import suggestion
 from caseworker.tools.dispatch import ToolDispatch
@@ -105,8 +105,8 @@ class ToolsetNode:
     ) -> Toolset:
         """Return the step's own tools and those of the toolsets linked to it."""
         linked = await linked_tools(context)
-        tools_ = data.toolset()
-        return tools_ if linked is None else tools_ | linked
+        own_tools = data.toolset()
+        return own_tools if linked is None else own_tools | linked
 
 
 async def linked_tools(context: FlowContext) -> Toolset | None:

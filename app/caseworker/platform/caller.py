@@ -94,7 +94,7 @@ LOCAL: Final = Caller(DEFAULT_TENANT, "anonymous", frozenset(KeyScope), anonymou
 """The caller of a local request without a credential, which is accepted while no credentials
 exist."""
 
-ANYBODY: Final = Caller(
+REMOTE: Final = Caller(
     DEFAULT_TENANT, "anonymous", with_implied([KeyScope.RUN, KeyScope.APPROVE]), anonymous=True
 )
 """The caller of a remote request without a credential, if ``auth.anonymous`` is ``anywhere``.

@@ -80,7 +80,10 @@ class FairSlots:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Hold a slot of the current :data:`TENANT` during the block, as for :meth:`acquire`."""
+        """Hold a slot for the current tenant (:data:`TENANT`) during the block.
+
+        Wait for it as :meth:`acquire` does, without a time limit.
+        """
         tenant = TENANT.get()
         await self.acquire(tenant)
         try:

@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 _MOST_SECONDS = 1e9
 
 
-def seconds_asked(retry_after: str) -> float | None:
+def retry_after_seconds(retry_after: str) -> float | None:
     """Return the delay that a ``Retry-After`` header asks for, in seconds.
 
     The header holds a number of seconds, or a date; a date without a zone is UTC. A date in the

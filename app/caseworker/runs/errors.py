@@ -44,7 +44,7 @@ class IdempotencyMismatchError(Exception):
 
 
 class ExternalRunsFullError(Exception):
-    """This process owns as many external runs as it may."""
+    """This process already owns its maximum number of external runs."""
 
 
 class ExecutesNothingError(Exception):

@@ -247,7 +247,7 @@ class RunStore(Protocol):
     async def stoppable(self, tenant: str, run_filter: RunFilter) -> Sequence[RunKey]:
         """Return the oldest matching runs that have not ended and have no cancel request.
 
-        At most ``wanted.limit`` keys are returned.
+        At most ``run_filter.limit`` keys are returned.
         """
         ...
 
@@ -301,7 +301,7 @@ class RunStore(Protocol):
         """
         ...
 
-    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+    async def started_calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the last LLM and tool calls of a run that may have taken effect."""
         ...
 
@@ -357,10 +357,10 @@ class RunStore(Protocol):
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return an event object that is set when the run has new events.
+        """Return a context manager that yields an event, set whenever the run has new events.
 
-        It is set at once for events that this process stores. Notifications from other processes
-        can be lost while the store is unavailable.
+        Leaving the context stops listening. Events that this process stores set it at once.
+        Notifications from other processes can be lost while the store is unavailable.
         """
         ...
 
@@ -419,7 +419,7 @@ class Permission:
     cancel_request: CancelRequest | None
     answered_at: float | None = field(default=None, compare=False)
     """Time, on the monotonic clock, from which the age of this permission is measured: the arrival
-    of the response or, if it was slow, the time of the request. None stands for the time of the
+    of the response or, if it was slow, the time of the request. None means the time of the
     check."""
     holds: Mapping[HoldKey, HoldAnswer] = field(default_factory=dict, compare=False)
     """Answers to the holds of the write, by :attr:`Hold.key`."""

@@ -221,7 +221,7 @@ class RememberedVersion:
     """Function that reads the definition again and returns the run with it."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the version as :mod:`caseworker.runs.accept.postgres.acceptance` checks it."""
+        """Return the version as :mod:`caseworker.runs.accept.postgres.batch_accept` checks it."""
         ref, newest = self.ref, self.newest
         about = {"kind": ref.kind.value, "name": ref.name, "version": ref.version}
         return {**about, "sha256": self.sha256, "newest": newest}

@@ -44,7 +44,7 @@ from caseworker.runs.run import CancelRequest, EventRecord, NewRun, Run, RunKey,
 log = structlog.get_logger(__name__)
 
 ACCEPT_GRACE_SECONDS = 30.0
-POLL_SECONDS = (0.02, 0.5)
+FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """First and maximum poll interval, in seconds, while a caller waits for a run that another process
 executes."""
 
@@ -131,7 +131,7 @@ class RunService:
     ) -> CancelledRuns:
         """Cancel the oldest matching runs one by one, each only if it still matches.
 
-        At most ``wanted.limit`` runs are cancelled. Runs that already have a cancel request are
+        At most ``run_filter.limit`` runs are cancelled. Runs that already have a cancel request are
         skipped.
         """
         redacted = None if reason is None else redact_text(reason)
@@ -147,7 +147,11 @@ class RunService:
         return CancelledRuns(ended, len(stopped) - ended, more=len(keys) > run_filter.limit)
 
     async def get(self, key: RunKey) -> Run:
-        """Return a run in its current state."""
+        """Return a run in its current state.
+
+        Raises:
+            RunNotFoundError: the run does not exist.
+        """
         run = await self.store.get(key)
         if run is None:
             raise RunNotFoundError(key.run_id)
@@ -238,8 +242,14 @@ class RunService:
         self._followers.close()
 
     async def wait(self, key: RunKey, *, seconds: float) -> Run:
-        """Return a run once it has ended, or in its current state after ``seconds``."""
-        delay_seconds, max_delay_seconds = POLL_SECONDS
+        """Return a run once it has ended, or in its current state after ``seconds``.
+
+        Returns early when the process shuts down.
+
+        Raises:
+            RunNotFoundError: the run does not exist.
+        """
+        delay_seconds = FIRST_POLL_SECONDS
         until = time.monotonic() + seconds
         while True:
             run = await self._until_ended_here(key, until)
@@ -248,7 +258,7 @@ class RunService:
             if run.finished or remaining <= 0 or self._closing.is_set():
                 return run
             await set_within(self._closing, min(delay_seconds, remaining))
-            delay_seconds = min(2 * delay_seconds, max_delay_seconds)
+            delay_seconds = min(2 * delay_seconds, MAX_POLL_SECONDS)
 
     async def ended_here(self, key: RunKey, *, seconds: float) -> None:
         """Wait until this process does not execute a run any more, for at most ``seconds``."""
@@ -258,7 +268,11 @@ class RunService:
                     await self._executor.ended(key)
 
     async def events(self, key: RunKey, *, after: int, limit: int) -> EventPage:
-        """Return up to ``limit`` events with sequence numbers greater than ``after``."""
+        """Return up to ``limit`` events with sequence numbers greater than ``after``.
+
+        Raises:
+            RunNotFoundError: the run does not exist.
+        """
         page = await self.store.events(key, after=after, limit=limit)
         if page is None:
             raise RunNotFoundError(key.run_id)
@@ -298,7 +312,7 @@ class RunService:
             if run.status is RunStatus.RUNNING:
                 self._executor.cancel(key, request)
             else:
-                self._executor.end_soon(key)
+                self._executor.replay_stopped_soon(key)
 
     async def _settled(self, key: RunKey, cancelled: CancelStatus) -> CancelStatus:
         """Wait a moment for the end of the run, and return its state and its calls."""
@@ -396,7 +410,7 @@ async def whole_run(store: RunStore, run: Run) -> Run:
     If it has a cancel request, its calls are read as well.
     """
     if (request := run.cancel_request) is not None:
-        calls = await store.begun_calls(run.key)
+        calls = await store.started_calls(run.key)
         run = replace(run, cancel_request=replace(request, calls=calls))
     references = call_references_in(run)
     return resolved(run, await _values(store, run.key, references)) if references else run

@@ -23,7 +23,7 @@ from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.node import INPUTS, RESULT, AgentData, AgentNode
 from caseworker.nodes.node_type import RunFacts
-from caseworker.runtime_api.execution import EventQueue, GraphRun, execute
+from caseworker.runtime_api.execution import EventCallback, GraphRun, execute
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
@@ -133,7 +133,7 @@ async def run_agent(
         ),
         context,
         grace_seconds=DEFAULT_GRACE_SECONDS,
-        events=None if on_event is None else EventQueue(on_event),
+        events=None if on_event is None else EventCallback(on_event),
         inputs={DEFAULT_HANDLE: input, INPUTS: dict(inputs or {})},
         services={
             ModelGateway: ModelGateway(table, no_list_price, _RETRY),

@@ -106,7 +106,7 @@ def _status(outcome: GraphOutcome) -> Status:
 
 
 @dataclass(frozen=True, slots=True)
-class EventQueue:
+class EventCallback:
     """An event sink that passes each event of a run to the callback ``emit`` as it happens."""
 
     emit: Callable[[Event], None]

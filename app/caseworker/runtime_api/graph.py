@@ -20,7 +20,7 @@ from caseworker.engine.prepared import BoundNode, PreparedGraph, PreparedStep
 from caseworker.engine.step_path import check_step_id
 from caseworker.engine.supervision import until_done
 from caseworker.nodes.function import ContextNode, ContextualNode
-from caseworker.runtime_api.execution import EventQueue, GraphRun, ended, execute, results_of
+from caseworker.runtime_api.execution import EventCallback, GraphRun, ended, execute, results_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +253,7 @@ class Graph:
             GraphError: the graph is invalid; nothing was executed.
         """
         events: asyncio.Queue[Event | None] = asyncio.Queue()
-        sink = EventQueue(events.put_nowait)
+        sink = EventCallback(events.put_nowait)
         run = asyncio.create_task(self._run(context or ExecutionContext(), sink), name=self.id)
         run.add_done_callback(lambda _: events.put_nowait(None))
         try:

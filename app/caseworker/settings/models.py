@@ -190,7 +190,7 @@ class ModelSettings(ProviderSettings):
         return self.model or usual.get(self.chosen_provider, "")
 
     @model_validator(mode="after")
-    def _can_be_asked(self) -> Self:
+    def _has_model_and_prices(self) -> Self:
         if not self.chosen_model:
             raise ValueError(f"model: required because the provider is {self.chosen_provider}")
         prices = self.price_per_million_in_usd, self.price_per_million_out_usd

@@ -181,7 +181,11 @@ class ArgumentCheck:
 
     @classmethod
     def of(cls, tool: Tool) -> Self:
-        """Return the check for a local tool; raises as the constructor."""
+        """Return the check for a local tool.
+
+        Raises:
+            UnfitSchemaError: the schema is unusable; the message names the tool.
+        """
         return cls(tool.spec, strict_formats=not getattr(tool, "checks_formats", False))
 
     def problem(self, args: Mapping[str, Any]) -> str | None:

@@ -50,8 +50,8 @@ from caseworker.tools.ports import (
 from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker.tools.results import UnfitResultError, result_of_async
 from caseworker.tools.servers import (
+    NO_SERVERS,
     SERVER_LOST,
-    NoServers,
     ServerListing,
     ServerUnavailableError,
     ToolServers,
@@ -81,7 +81,7 @@ class ToolDispatch:
         retry: RetryPolicy,
         approval_timeout_seconds: float,
         expose_errors: bool,
-        servers: ToolServers | None = None,
+        servers: ToolServers = NO_SERVERS,
     ) -> None:
         """Create a dispatcher; ``payloads`` decides how traces store arguments.
 
@@ -92,7 +92,7 @@ class ToolDispatch:
         Raises:
             UnfitSchemaError: a schema is unusable; the message names the tool.
         """
-        self._servers: ToolServers = servers or NoServers()
+        self._servers = servers
         self._expose_errors = expose_errors
         self._payloads = payloads
         self._redaction = PacedThread()
@@ -219,7 +219,7 @@ class ToolDispatch:
             )
         except CallFailedError as failed:
             timeout = failed.error_class == "TimeoutError"
-            message = str(failed) if self._expose_errors else failed.model_message
+            message = str(failed) if self._expose_errors else failed.message_for_model
             return failure(message, "timeout" if timeout else failed.error_class)
         if succeeded is not None:
             succeeded(answered.node_id)
@@ -232,7 +232,7 @@ class ToolDispatch:
         """Wait for an approval; return an error result or None, and the arguments to use."""
         approvals: Approvals | None = context.services.get(Approvals)
         if approvals is None:
-            message = "The call needs an approval, and nobody can be asked here."
+            message = "The call needs an approval, and no approver is available here."
             return failure(message, "approval_unavailable"), args
         question = Question(
             subject=spec.name,
@@ -339,9 +339,9 @@ class _ToolCall(Call):
             log.warning("tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=logged)
             name = class_name(cause or error)
             message = f"The tool broke: {message_of_error(error)}"
-            model_message = f"The tool broke ({name})."
+            for_model = f"The tool broke ({name})."
             raise AttemptError(
-                message, error_class=name, retryable=False, model_message=model_message
+                message, error_class=name, retryable=False, message_for_model=for_model
             ) from None
         if is_failure(result):
             # The error may quote arguments or data, and it appears in traces and events.

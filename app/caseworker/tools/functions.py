@@ -74,14 +74,14 @@ class PlannerFunction:
         already shows them.
         """
         required = self.parameters.get("required", ())
-        parameters_ = (
+        described_parameters = (
             name
             + ("" if name in required else "?")
             + ("" if name in described_names else _type(schema))
             for name, schema in self.parameters.get("properties", {}).items()
         )
         described = f" - {self.description}" if self.description else ""
-        return f"{self.name}({', '.join(parameters_)}){described}"
+        return f"{self.name}({', '.join(described_parameters)}){described}"
 
 
 def functions_of(spec: ToolSpec) -> tuple[PlannerFunction, ...]:
@@ -111,20 +111,22 @@ def closed(schema: Schema) -> dict[str, Any]:
     if isinstance(schema, bool):
         return {}
     kind = schema.get("type")
-    closed_ = {name: schema[name] for name in sorted(_COPIED_FIELDS & schema.keys())}
+    closed_schema = {name: schema[name] for name in sorted(_COPIED_FIELDS & schema.keys())}
     if schema.get("format") in _FORMATS:
-        closed_["format"] = schema["format"]
+        closed_schema["format"] = schema["format"]
     if _ANCHORED.fullmatch(str(schema.get("pattern", ""))):
-        closed_["pattern"] = schema["pattern"]
+        closed_schema["pattern"] = schema["pattern"]
     if choices := schema.get("anyOf") or schema.get("oneOf"):
-        closed_["anyOf"] = [closed(each) for each in choices]
+        closed_schema["anyOf"] = [closed(each) for each in choices]
     if kind == "array":
         bounds = {"minItems", "maxItems"} & schema.keys()
-        closed_ |= {name: schema[name] for name in sorted(bounds) if schema[name] <= MAX_ITEMS}
-        closed_["items"] = closed(schema.get("items") or {"type": "string"})
+        closed_schema |= {
+            name: schema[name] for name in sorted(bounds) if schema[name] <= MAX_ITEMS
+        }
+        closed_schema["items"] = closed(schema.get("items") or {"type": "string"})
     if kind == "object" and schema.get("additionalProperties") is False:
-        closed_ |= _closed_object(schema)
-    return closed_
+        closed_schema |= _closed_object(schema)
+    return closed_schema
 
 
 def _closed_object(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,8 +143,8 @@ def _closed_object(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nullable(schema: Schema) -> dict[str, Any]:
-    closed_ = closed(schema)
-    return closed_ if _takes_null(closed_) else {"anyOf": [closed_, _NULL]}
+    closed_schema = closed(schema)
+    return closed_schema if _takes_null(closed_schema) else {"anyOf": [closed_schema, _NULL]}
 
 
 def _takes_null(schema: Schema) -> bool:

@@ -25,7 +25,7 @@ import httpx2
 from caseworker.tools.media_types import charset_of, essence, in_charset, is_json_type, is_text
 from caseworker.tools.ports import ToolRefusedError
 
-Place = Literal["path", "query", "header", "cookie", "body"]
+ParameterLocation = Literal["path", "query", "header", "cookie", "body"]
 Pairs = list[tuple[str, str]]
 Content = TypeVar("Content")
 Encoding = Callable[[str, str], str]
@@ -58,7 +58,7 @@ _EXACT: Final = 2.0**53
 class Parameter:
     """How a request contains an argument, or one field of a form."""
 
-    place: Place
+    place: ParameterLocation
     name: str = ""
     """Name in the request; empty for the whole body."""
     style: str | None = None
@@ -153,7 +153,11 @@ class Body:
     """The properties that only responses contain."""
 
     def content(self, value: Any) -> tuple[str, bytes]:
-        """Return media type and bytes of a value."""
+        """Return media type and bytes of a value.
+
+        Raises:
+            ToolRefusedError: the body is a form and ``value`` is no object.
+        """
         kind = essence(self.media_type)
         if is_json_type(kind):
             return self.media_type, _encoded(json.dumps(value), self.media_type)
@@ -197,20 +201,19 @@ class HttpOperation:
         """Check that the placeholders are required arguments, and not in the host.
 
         Raises:
-            ValueError: one of them is not.
+            ValueError: a placeholder is in the host, or is not a required argument.
         """
         required = self.parameters.get("required", ())
-        filled = {
-            parameter.name
-            for parameter in (self.places[name] for name in required if name in self.places)
-            if parameter.place == "path"
-        }
+        required_places = [self.places[name] for name in required if name in self.places]
+        url_arguments = {each.name for each in required_places if each.place == "path"}
         if re.search("[{}]", urlsplit(self.url).netloc + PLACEHOLDER.sub("", self.url)):
             raise ValueError("url: placeholders are {name}, in the path or the query only")
         for name in PLACEHOLDER.findall(self.url):
-            if name not in filled:
-                names_ = ", ".join(required) or "none"
-                raise ValueError(f"url: {{{name}}} is no required argument; those are: {names_}")
+            if name not in url_arguments:
+                required_names = ", ".join(required) or "none"
+                raise ValueError(
+                    f"url: {{{name}}} is no required argument; those are: {required_names}"
+                )
 
     def request(self, args: Mapping[str, Any]) -> tuple[str, dict[str, str], bytes]:
         """Return URL, headers and body for arguments; the body is empty if there is none.
@@ -218,7 +221,7 @@ class HttpOperation:
         Raises:
             ToolRefusedError: a value could change the path or the names in the query.
         """
-        at: dict[Place, list[tuple[Parameter, Any]]] = {}
+        at: dict[ParameterLocation, list[tuple[Parameter, Any]]] = {}
         for argument, value in args.items():
             at.setdefault(self.places[argument].place, []).append((self.places[argument], value))
         texts = {each.name: each.expanded(value, quote) for each, value in at.get("path", ())}
@@ -251,7 +254,7 @@ class HttpOperation:
         return segment
 
     def _pairs(
-        self, arguments: Iterable[tuple[Parameter, Any]], place: Place, fixed: str = ""
+        self, arguments: Iterable[tuple[Parameter, Any]], place: ParameterLocation, fixed: str = ""
     ) -> Pairs:
         """Return encoded names and values; an object may not set the value of another name."""
         owners = {unquote_plus(pair.partition("=")[0]): "" for pair in fixed.split("&")}
@@ -270,7 +273,7 @@ def templated(
     names = list(dict.fromkeys(PLACEHOLDER.findall(url)))
     texts = {name: {"type": "string"} for name in names}
     schema = parameters or {"type": "object", "properties": texts, "required": names}
-    rest: Place = "query" if method in _WITHOUT_BODY else "body"
+    rest: ParameterLocation = "query" if method in _WITHOUT_BODY else "body"
     places = {
         name: Parameter(place="path" if name in names else rest, name=name)
         for name in schema.get("properties", {})

@@ -15,7 +15,7 @@ import httpx2
 from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.platform.logs.secret_mask import SecretMask
 from caseworker.platform.logs.trace_context import HEADER, current_traceparent
-from caseworker.platform.retry_after import seconds_asked
+from caseworker.platform.retry_after import retry_after_seconds
 from caseworker.platform.signing import signed_headers
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.http_request import HttpOperation
@@ -98,7 +98,13 @@ class HttpTool:
         self._client = resources.shared(http_client)
 
     async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Send the request and return the JSON object, ``value`` or ``text`` of the response."""
+        """Send the request and return the response.
+
+        A JSON object is returned as it is, another JSON value under ``value``, text under ``text``;
+        an empty body is only the ``status``. Each failure is an error result, with the code
+        ``http_error``, ``redirect``, ``too_large``, ``unavailable``, ``unfit_response`` or
+        ``invalid_arguments``.
+        """
         url, request, body = self._operation.request(args)
         key, span = context.call_key or uuid.uuid4().hex, current_traceparent()
         headers = {
@@ -148,7 +154,7 @@ class HttpTool:
         if not response.is_success:
             excerpt = _storable(self._mask.excerpt(text, _EXCERPT_CHARS))
             message = f"The server answered {status}: {excerpt}".rstrip(": ")
-            after = seconds_asked(response.headers.get("retry-after", ""))
+            after = retry_after_seconds(response.headers.get("retry-after", ""))
             code = UNAVAILABLE if status in _TRANSIENT else "http_error"
             return failure(message, code, retry_after_seconds=after)
         if len(content) > self._max_bytes:

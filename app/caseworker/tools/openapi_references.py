@@ -79,7 +79,10 @@ class References:
         """Return a schema and those that it refers to in turn, with the resources around them.
 
         A schema of only a reference is left out, and in OpenAPI 3.0 any schema with a reference:
-        that version ignores its other keywords. Raises as :meth:`resolved`.
+        that version ignores its other keywords.
+
+        Raises:
+            ValueError: a reference has no target in the document, or refers to itself.
         """
         target, inner = self.resolved(node, base)  # raises for a cycle
         schemas = list[tuple[Mapping[str, Any], Any]]()
@@ -93,7 +96,11 @@ class References:
         return [*schemas, (_mapping(target), inner)]
 
     def target(self, reference: str) -> Any:
-        """Return the target of one reference in the document; raises as :meth:`resolved`."""
+        """Return the target of one reference in the document.
+
+        Raises:
+            ValueError: it has no target, or refers to itself.
+        """
         return self._target(reference, self.document)[0]
 
     def schema(self, node: Any, base: Any = None, read_only: frozenset[str] = frozenset()) -> Any:

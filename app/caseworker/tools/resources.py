@@ -18,7 +18,7 @@ class ToolResources:
         """Share resources configured by ``settings``, the section ``tools`` of the settings."""
         self.settings = settings
         self._shared: dict[Callable[[ToolResources], Any], Any] = {}
-        self._exits = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
 
     def shared(self, make: Callable[["ToolResources"], Shared]) -> Shared:
         """Return ``make(self)``; all tools that pass the same ``make`` share one object.
@@ -29,9 +29,9 @@ class ToolResources:
             resource = self._shared[make] = make(self)
             close = getattr(resource, "aclose", None)
             if inspect.iscoroutinefunction(close):
-                self._exits.push_async_callback(close)
+                self._exit_stack.push_async_callback(close)
         return cast("Shared", self._shared[make])
 
     async def aclose(self) -> None:
         """Close the shared objects in reverse order of creation."""
-        await self._exits.aclose()
+        await self._exit_stack.aclose()

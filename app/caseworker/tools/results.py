@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
 
-from caseworker.core.trace.frozen_json import ValueTooLargeError, too_large
+from caseworker.core.trace.frozen_json import ValueTooLargeError, value_too_large
 from caseworker.core.trace.json_values import MAX_DEPTH
 from caseworker.engine.containment import in_thread
 from caseworker.tools.ports import ToolResult
@@ -220,17 +220,22 @@ def _holds_iterator(value: Any) -> bool:
         if issubclass(kind, _TEXTS) or id(part) in seen:
             continue
         seen.add(id(part))
-        if issubclass(kind, dict):
-            parts += dict.values(part)
-        for sort in (list, tuple, set, frozenset, deque):
-            if issubclass(kind, sort):
-                parts += sort.__iter__(part)
-        if hasattr(kind, "__pydantic_serializer__") or is_dataclass(kind):
-            parts += getattr(part, "__dict__", {}).values()
-            parts += (getattr(part, "__pydantic_extra__", None) or {}).values()
-            if is_dataclass(kind):
-                parts += (getattr(part, each.name, None) for each in fields(kind))
+        parts += _members(part, kind)
     return False
+
+
+def _members(part: Any, kind: type) -> Iterator[Any]:
+    """Yield the elements or fields of a container or model."""
+    if issubclass(kind, dict):
+        yield from dict.values(part)  # unbound, here and below: a subclass may override the method
+    for container in (list, tuple, set, frozenset, deque):
+        if issubclass(kind, container):
+            yield from container.__iter__(part)
+    if hasattr(kind, "__pydantic_serializer__") or is_dataclass(kind):
+        yield from getattr(part, "__dict__", {}).values()
+        yield from (getattr(part, "__pydantic_extra__", None) or {}).values()
+        if is_dataclass(kind):
+            yield from (getattr(part, each.name, None) for each in fields(kind))
 
 
 def _jsonable(value: Any) -> Any:
@@ -261,7 +266,7 @@ def _unfit(value: Any) -> UnfitResultError:
 
 
 def _too_large(max_bytes: int) -> ValueTooLargeError:
-    return ValueTooLargeError(f"The result {too_large(max_bytes, _KEY)}.")
+    return ValueTooLargeError(f"The result {value_too_large(max_bytes, _KEY)}.")
 
 
 def _too_deep(max_depth: int) -> ValueTooLargeError:

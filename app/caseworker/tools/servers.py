@@ -7,7 +7,7 @@ each call validates its own arguments.
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from caseworker.tools.ports import Tool, ToolSpec
 
@@ -100,3 +100,6 @@ class NoServers:
 
     async def aclose(self) -> None:
         """Do nothing."""
+
+
+NO_SERVERS: Final = NoServers()

@@ -114,11 +114,11 @@ def _quality(headers: Headers, media_type: str) -> float:
 
 def _files() -> dict[str, _File]:
     """Read all viewer files, by file name."""
-    files_ = {}
+    files_by_name = {}
     for file in (resources.files("caseworker.ui") / "static").iterdir():
         suffix = f".{file.name.rpartition('.')[2]}"
-        files_[file.name] = _File(file.read_bytes(), _MEDIA_TYPES.get(suffix, "text/html"))
-    return files_
+        files_by_name[file.name] = _File(file.read_bytes(), _MEDIA_TYPES.get(suffix, "text/html"))
+    return files_by_name
 
 
 async def _shell(request: Request, *, template: str) -> Response:

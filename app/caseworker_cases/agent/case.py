@@ -15,8 +15,8 @@ from pydantic import AfterValidator, Field
 
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.engine.context import Outputs
-from caseworker.nodes.fields import StepData, TextField
 from caseworker.nodes.node_type import RunFacts
+from caseworker.nodes.strict_parsing import StepData, TextField
 from caseworker.nodes.templates import TextTemplate
 from caseworker.nodes.toolset import ToolName
 from caseworker.platform.validation import refusal

@@ -22,7 +22,7 @@ from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import ToolResult, failure, is_failure
 from caseworker_cases.agent.evidence import UNKNOWN_TOOL, Action
 from caseworker_cases.agent.gate import GateDecision, GateInput, NextAction, Reason, decide
-from caseworker_cases.agent.plan import MISSING_RESULT, UnfilledPlaceError, fill, results_used
+from caseworker_cases.agent.plan import MISSING_RESULT, UnresolvedReferenceError, fill, results_used
 from caseworker_cases.agent.planner import Planner, ask_if_possible
 from caseworker_cases.agent.prompt import wrap_up_prompt
 from caseworker_cases.agent.verifier import Verification
@@ -112,7 +112,7 @@ class CaseLoop:
             filled = planned
             try:
                 filled = Action(planned.tool, fill(planned.args, results))
-            except UnfilledPlaceError as problem:
+            except UnresolvedReferenceError as problem:
                 action, result = work.tools.call(planned), failure(str(problem), MISSING_RESULT)
             else:
                 action = work.tools.call(filled)

@@ -246,11 +246,11 @@ def _last_failure(state: CaseState) -> str:
     return redact_text(state.failure or "", max_chars=MAX_REASON_CHARS)
 
 
-def _finish_reason(ended: BaseException, stop_: Stop | None) -> FinishReason | None:
+def _finish_reason(ended: BaseException, step_stop: Stop | None) -> FinishReason | None:
     """Return the finish reason of an interrupted case; every halt is a ``budget``."""
     if isinstance(ended, CaseFailedError):
         return FinishReason.BIG_FAIL
-    stop = stop_ or ended
+    stop = step_stop or ended
     halted = isinstance(stop, Stop) and stop.is_limit
     return FinishReason.BUDGET if halted else None
 

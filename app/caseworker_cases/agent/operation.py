@@ -22,7 +22,7 @@ from caseworker_cases.agent.evidence import (
     finding,
     sources_of,
 )
-from caseworker_cases.agent.plan import Plan, UnfilledPlaceError, fill, results_used
+from caseworker_cases.agent.plan import Plan, UnresolvedReferenceError, fill, results_used
 from caseworker_cases.agent.planner import Planner
 from caseworker_cases.agent.work import CaseWork
 
@@ -130,7 +130,7 @@ class OperationCheck:
             results = {n: result for n, (_, result) in calls.items()}
             try:
                 call = work.tools.call(Action(action.tool, fill(action.args, results)))
-            except UnfilledPlaceError:
+            except UnresolvedReferenceError:
                 break
             if call.tool != RESPOND:
                 result = results_by_form.get(_form(call))

@@ -95,7 +95,7 @@ class PlanSchemaError(ValueError):
     """A reply is not a valid plan. The message states the fix and quotes no part of the reply."""
 
 
-class UnfilledPlaceError(ValueError):
+class UnresolvedReferenceError(ValueError):
     """A reference cannot be resolved. The message states why and contains no values."""
 
 
@@ -148,7 +148,7 @@ def _action(item: Any, number: int, form: PlanForm) -> Action:
         raise PlanSchemaError(f"{place}.{args} must be an object.")
     try:
         require_earlier(item[args], number)
-    except UnfilledPlaceError as problem:
+    except UnresolvedReferenceError as problem:
         raise PlanSchemaError(f"{place}.{args}: {problem}.") from None
     return Action(_text(item[tool], f"{place}.{tool}"), item[args])
 
@@ -208,13 +208,19 @@ def _depth(value: Any) -> int:
 
 
 def require_earlier(args: Mapping[str, Any], number: int) -> None:
-    """Raise UnfilledPlaceError unless the arguments refer only to actions before ``number``."""
+    """Check that the arguments refer only to results of actions before ``number``.
+
+    Raises:
+        UnresolvedReferenceError: a reference is malformed, or names another action.
+    """
     for text in texts_in(args):
         places = [int(place[1]) for place in _PLACE.finditer(text)]
         if len(places) != len(_INTENDED.findall(text)):
-            raise UnfilledPlaceError("write ${result.1}, or ${result.1.name} for a part of it")
+            raise UnresolvedReferenceError(
+                "write ${result.1}, or ${result.1.name} for a part of it"
+            )
         if any(place >= number for place in places):
-            raise UnfilledPlaceError("only the results of earlier actions can be used")
+            raise UnresolvedReferenceError("only the results of earlier actions can be used")
 
 
 def results_used(args: Mapping[str, Any]) -> set[int]:
@@ -228,7 +234,7 @@ def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str
     ``results`` holds the results of earlier actions, keyed by action number.
 
     Raises:
-        UnfilledPlaceError: a result or a part of it is missing, or the values are too large.
+        UnresolvedReferenceError: a result or a part of it is missing, or the values are too large.
     """
     chars_left = MAX_FILLED_CHARS
 
@@ -236,14 +242,16 @@ def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str
         nonlocal chars_left
         result = results.get(int(place[1]))
         if result is None or is_failure(result):
-            raise UnfilledPlaceError(f"Action {place[1]} has no result that could be used here.")
+            raise UnresolvedReferenceError(
+                f"Action {place[1]} has no result that could be used here."
+            )
         part_value: Any = result
         if not place[2]:
             part_value = result["value"] if "value" in result and not as_text else finding(result)
         for name in place[2].split(".")[1:]:
             part_value = _part(part_value, name)
         if part_value is None:
-            raise UnfilledPlaceError(f"There is no value at {place[0]}.")
+            raise UnresolvedReferenceError(f"There is no value at {place[0]}.")
         text = (
             part_value
             if isinstance(part_value, str)
@@ -252,7 +260,7 @@ def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str
         chars_left -= len(text)
         if chars_left < 0:
             limit_text = f"more than {MAX_FILLED_CHARS} characters"
-            raise UnfilledPlaceError(f"The results to be used here come to {limit_text}.")
+            raise UnresolvedReferenceError(f"The results to be used here come to {limit_text}.")
         return text if as_text else part_value
 
     def filled(value: Any) -> Any:

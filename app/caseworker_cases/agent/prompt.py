@@ -146,12 +146,12 @@ def wrap_up_prompt(case: Case, evidence: Sequence[CaseEvidence]) -> tuple[Messag
     return Message(role="system", content=WRAP_UP_SYSTEM), _user(document)
 
 
-def _evidence_entry(piece: CaseEvidence) -> Mapping[str, Any]:
-    planned = piece.planned or piece
+def _evidence_entry(evidence: CaseEvidence) -> Mapping[str, Any]:
+    planned = evidence.planned or evidence
     return {
         "tool": planned.tool,
         "args": _bounded(dict(planned.args)),
-        "result": _bounded(piece.result),
+        "result": _bounded(evidence.result),
     }
 
 

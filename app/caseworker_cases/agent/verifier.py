@@ -200,7 +200,7 @@ def _recomputed(
     number.
     """
     repeated = [piece for piece in answer.basis if not piece.failed and recompute(piece)]
-    if not all(_repeats(piece, recompute, same) for piece in repeated):
+    if not all(_recomputes_to_same_result(piece, recompute, same) for piece in repeated):
         return False
     numbers = {number for piece in evidence for number in _numbers(piece, recompute)}
     written = number_in(answer.text)
@@ -209,24 +209,24 @@ def _recomputed(
     return True if repeated else None
 
 
-def _numbers(piece: CaseEvidence, recompute: Recompute) -> Iterable[Decimal]:
+def _numbers(evidence: CaseEvidence, recompute: Recompute) -> Iterable[Decimal]:
     """Return the number that a repeated action finds, else its original one.
 
     Without such a number, return all numbers in its result; empty for failures and ``respond``.
     """
-    if piece.failed or piece.refused or piece.tool == RESPOND:
+    if evidence.failed or evidence.refused or evidence.tool == RESPOND:
         return ()
-    repeated = recompute(piece)
-    result = piece.result if repeated is None or is_failure(repeated) else repeated
+    repeated = recompute(evidence)
+    result = evidence.result if repeated is None or is_failure(repeated) else repeated
     number = number_in(finding(result) or "")
     return numbers_among(result) if number is None else (number,)
 
 
-def _repeats(piece: CaseEvidence, recompute: Recompute, same: Same) -> bool:
-    repeated = recompute(piece) or {}
-    first, second = finding(piece.result), finding(repeated)
+def _recomputes_to_same_result(evidence: CaseEvidence, recompute: Recompute, same: Same) -> bool:
+    repeated = recompute(evidence) or {}
+    first, second = finding(evidence.result), finding(repeated)
     if first is None or second is None:
-        return first == second and is_failure(repeated) == piece.failed
+        return first == second and is_failure(repeated) == evidence.failed
     return same(first, second)
 
 
@@ -325,14 +325,14 @@ class DeterministicTools:
         except Exception as error:
             return failure("The tool broke when it was asked again.", class_name(error))
 
-    async def agrees(self, piece: CaseEvidence, context: ToolContext) -> bool | None:
+    async def agrees(self, evidence: CaseEvidence, context: ToolContext) -> bool | None:
         """Return whether another method gives the same result; None if no other method exists."""
-        tool = self._tools.get(piece.tool)
+        tool = self._tools.get(evidence.tool)
         if not isinstance(tool, CrossChecked):
             return None
         try:
             async with asyncio.timeout(tool.spec.timeout_seconds):
-                return await contained(tool.agrees(piece.args, piece.result, context))
+                return await contained(tool.agrees(evidence.args, evidence.result, context))
         except Exception:
             return None  # a failed cross-check proves nothing
 
@@ -359,7 +359,7 @@ class Verification:
         state, case = self._work.state, self._work.case
         for piece in state.evidence:
             if piece.number not in self._agrees and not piece.refused and not piece.failed:
-                await self._ask_again(piece)
+                await self._recompute(piece)
         verdict = self._verdict()
         if verdict.verified is None:
             expected = verdict.checks[Check.EXPECTED_EVIDENCE] is True
@@ -387,9 +387,9 @@ class Verification:
             operation=operation,
         )
 
-    async def _ask_again(self, piece: CaseEvidence) -> None:
+    async def _recompute(self, evidence: CaseEvidence) -> None:
         context = self._work.tool_context
-        self._agrees[piece.number] = await self._recomputation.agrees(piece, context)
-        if not piece.files:
-            repeated = await self._recomputation.repeat(piece.tool, piece.args, context)
-            self._repeated[piece.number] = repeated
+        self._agrees[evidence.number] = await self._recomputation.agrees(evidence, context)
+        if not evidence.files:
+            repeated = await self._recomputation.repeat(evidence.tool, evidence.args, context)
+            self._repeated[evidence.number] = repeated

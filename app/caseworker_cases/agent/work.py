@@ -319,8 +319,8 @@ class CaseWork:
             CallFailedError: the provider failed after all retries.
             Stop: a limit or a cancel request prevented or ended the call.
         """
-        usage, scope, dimension = self.state.usage[tier], self.context.scope, CALLS_OF[tier]
-        charged = scope.usage.of(dimension)
+        tier_usage, scope, dimension = self.state.usage[tier], self.context.scope, CALLS_OF[tier]
+        calls_before = scope.usage.of(dimension)
         try:
             completion = await self.models.complete(
                 self.context,
@@ -332,11 +332,12 @@ class CaseWork:
                 seed=self.case.seed,
             )
         except BaseException as error:
-            failed = isinstance(error, CallFailedError)
-            usage.calls += failed or scope.usage.of(dimension) > charged
+            was_charged = scope.usage.of(dimension) > calls_before  # a refused call is not
+            if was_charged or isinstance(error, CallFailedError):
+                tier_usage.calls += 1
             raise
-        usage.calls += 1
-        usage.answers.append(completion)
+        tier_usage.calls += 1
+        tier_usage.answers.append(completion)
         step_type = "wrap_up" if name == "wrap_up" else "plan"
         self.log_failures(step_type, *completion.failed, completion.node_id)
         return completion

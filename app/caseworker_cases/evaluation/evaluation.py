@@ -16,7 +16,7 @@ from caseworker_cases.evaluation.dataset import Dataset
 from caseworker_cases.evaluation.gates import Miss, Targets, log_warnings, missed
 from caseworker_cases.evaluation.metrics import Metrics, metrics_of
 from caseworker_cases.evaluation.report import report_of
-from caseworker_cases.evaluation.results import Result, Trial, result_of, trace_nodes
+from caseworker_cases.evaluation.results import JudgedTrial, Trial, result_of, trace_nodes
 from caseworker_cases.evaluation.runner import Runner, RunOptions
 
 Progress = Callable[[int], None]
@@ -54,7 +54,7 @@ class OutputFolder:
             for old_file in self.path.glob(pattern):
                 old_file.unlink()
 
-    def add(self, trial: Trial, result: Result) -> None:
+    def add(self, trial: Trial, result: JudgedTrial) -> None:
         """Append a trial's trace to the file of its case."""
         with (self.path / f"{trial.case.id}{_TRACE}").open("a", encoding="utf-8") as file:
             for kind, rest in _records(trial, result):
@@ -87,7 +87,7 @@ class EvaluationPlan:
     """Arguments for ``Dataset.selected``."""
     all_cases: bool = False
     """Whether to run cases that need a model even if the service has none."""
-    left_out: int = 0
+    skipped: int = 0
     """Number of cases that are skipped because they need a model."""
 
     def for_models(self, tiers: Mapping[str, Mapping[str, Any]]) -> "EvaluationPlan":
@@ -103,7 +103,7 @@ class EvaluationPlan:
         return replace(
             self,
             dataset=self.dataset.selected(**self.selection, with_models=False),
-            left_out=sum(case.needs_model for case in selected.cases),
+            skipped=sum(case.needs_model for case in selected.cases),
         )
 
     @property
@@ -114,7 +114,7 @@ class EvaluationPlan:
                 "name": self.dataset.name,
                 "sha256": self.dataset.sha256,
                 "cases": len(self.dataset.cases),
-                "left_out": self.left_out,
+                "left_out": self.skipped,
                 **self.selection,
             },
             "protocol": self.run.protocol,
@@ -154,7 +154,7 @@ async def evaluate(
     version = await service.service_version()
     plan = plan.for_models(await service.list_models())
     plan.folder.prepare()
-    results: list[Result] = []
+    results: list[JudgedTrial] = []
     began, clock = datetime.now(UTC), time.monotonic()
 
     def add(trial: Trial) -> None:
@@ -193,7 +193,7 @@ async def evaluate(
     return conclude(interrupted=False)
 
 
-def _records(trial: Trial, result: Result) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _records(trial: Trial, result: JudgedTrial) -> Iterator[tuple[str, Mapping[str, Any]]]:
     run = dict(trial.run or {})
     result_fields = dict(run.get("result") or {})
     logs = result_fields.pop("logs", None) or []

@@ -65,7 +65,8 @@ def read_metrics(path: Path) -> Metrics:
     """Load the metrics of an earlier evaluation from its file.
 
     Raises:
-        DatasetError: the file is missing, or its metrics are not comparable.
+        DatasetError: the file is missing, has another format, lacks a metric, or is from an
+            interrupted evaluation.
     """
     try:
         metrics = json.loads(path.read_bytes())

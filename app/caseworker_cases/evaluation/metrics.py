@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from caseworker_cases.evaluation.dataset import EASY
-from caseworker_cases.evaluation.results import Outcome, Result, Tokens
+from caseworker_cases.evaluation.results import JudgedTrial, Outcome, Tokens
 
 FORMAT = 1
 """Version of the metrics format, incremented when a key changes its meaning. Metrics of different
@@ -31,7 +31,7 @@ _TIERS = ("small", "big")
 _FALSE = frozenset({Outcome.WRONG_ANSWER, Outcome.CLAIMED})
 
 
-def metrics_of(results: Sequence[Result], about: Mapping[str, Any]) -> Metrics:
+def metrics_of(results: Sequence[JudgedTrial], about: Mapping[str, Any]) -> Metrics:
     """Compute the metrics from judged trials, which must be in data set order."""
     ran = [result for result in results if result.ran]
     used = [result.counters for result in ran]
@@ -83,7 +83,7 @@ def _latencies(seconds: Sequence[float]) -> dict[str, float | None]:
     }
 
 
-def _spent(ran: Sequence[Result]) -> dict[str, Any]:
+def _spent(ran: Sequence[JudgedTrial]) -> dict[str, Any]:
     tokens: dict[str, dict[str, Any]] = {}
     for name in (*_TIERS, "total"):
         spent = [result.counters.tokens.get(name, Tokens()) for result in ran]
@@ -107,7 +107,7 @@ def _cost(costs: Iterable[float | None]) -> float | None:
     return None if None in amounts else round(sum(cost for cost in amounts if cost is not None), 8)
 
 
-def _counts(results: Sequence[Result]) -> dict[str, int]:
+def _counts(results: Sequence[JudgedTrial]) -> dict[str, int]:
     return {
         "cases": len({result.case.id for result in results}),
         **_judged(results),
@@ -120,7 +120,7 @@ def _counts(results: Sequence[Result]) -> dict[str, int]:
     }
 
 
-def _judged(results: Sequence[Result]) -> dict[str, int]:
+def _judged(results: Sequence[JudgedTrial]) -> dict[str, int]:
     return {
         "trials": len(results),
         "succeeded": sum(result.succeeded for result in results),
@@ -130,14 +130,14 @@ def _judged(results: Sequence[Result]) -> dict[str, int]:
     }
 
 
-def _shares(results: Sequence[Result]) -> dict[str, float | None]:
+def _shares(results: Sequence[JudgedTrial]) -> dict[str, float | None]:
     return {
         "success@1": _mean(result.succeeded for result in results),
         "escalation_rate": _mean(result.escalated for result in results if result.ran),
     }
 
 
-def _grouped(results: Sequence[Result], key: Callable[[Result], str]) -> dict[str, Any]:
+def _grouped(results: Sequence[JudgedTrial], key: Callable[[JudgedTrial], str]) -> dict[str, Any]:
     groups = {name: list(group) for name, group in groupby(sorted(results, key=key), key)}
     return {
         name: {
@@ -149,7 +149,7 @@ def _grouped(results: Sequence[Result], key: Callable[[Result], str]) -> dict[st
     }
 
 
-def _case(results: Sequence[Result]) -> dict[str, Any]:
+def _case(results: Sequence[JudgedTrial]) -> dict[str, Any]:
     case = results[0].case
     return {
         "id": case.id,

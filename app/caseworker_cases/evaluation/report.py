@@ -7,7 +7,7 @@ from typing import Any
 from caseworker.platform.logs.redaction import redact_text
 from caseworker_cases.evaluation.gates import Miss
 from caseworker_cases.evaluation.metrics import HEADLINES, Metrics
-from caseworker_cases.evaluation.results import Result
+from caseworker_cases.evaluation.results import JudgedTrial
 
 _SLOWEST = 10
 _MOST_CHARS = 400
@@ -20,7 +20,7 @@ _CONDITIONS = ("service_version", "protocol", "mode", "seed", "repeat", "concurr
 
 def report_of(
     metrics: Metrics,
-    results: Sequence[Result],
+    results: Sequence[JudgedTrial],
     misses: Sequence[Miss],
     earlier: Metrics | None = None,
 ) -> str:
@@ -79,8 +79,8 @@ def _heading(metrics: Metrics, misses: Sequence[Miss]) -> str:
         f"{counts['succeeded']} of {counts['trials']} trials of {counts['cases']} cases from"
         f" `{about['dataset']['name']}` succeeded. Protocol: {_PROTOCOLS[about['protocol']]}.",
     ]
-    if left_out := about["dataset"]["left_out"]:
-        lines.append(f"Skipped because the service has no model: {left_out}.")
+    if skipped := about["dataset"]["left_out"]:
+        lines.append(f"Skipped because the service has no model: {skipped}.")
     if free := counts["without_gold_answer"]:
         lines.append(
             f"{free} have no gold answer; the verification by the service is used instead."
@@ -109,7 +109,7 @@ def _figures(metrics: Metrics) -> Iterator[tuple[str, object]]:
     yield "dataset sha256", about["dataset"]["sha256"]
 
 
-def _failures(results: Sequence[Result]) -> Iterator[str]:
+def _failures(results: Sequence[JudgedTrial]) -> Iterator[str]:
     header = ("case", "outcome", "input", "expected", "got", "why", "run")
     rows = [
         (
@@ -130,7 +130,7 @@ def _failures(results: Sequence[Result]) -> Iterator[str]:
         yield _section("Failures", _table(header, rows))
 
 
-def _slowest(results: Sequence[Result]) -> str:
+def _slowest(results: Sequence[JudgedTrial]) -> str:
     slow = sorted(results, key=lambda result: result.client_seconds, reverse=True)[:_SLOWEST]
     rows = [
         (each.case.id, f"{each.client_seconds:.3f}", each.service_seconds, each.run_id)

@@ -70,7 +70,7 @@ class Counters(BaseModel, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class JudgedTrial:
     """A judged trial."""
 
     case: EvalCase
@@ -109,12 +109,12 @@ class Result:
         return self.counters.llm_calls_big > 0
 
 
-def result_of(trial: Trial) -> Result:
+def result_of(trial: Trial) -> JudgedTrial:
     """Judge a trial and extract its metrics from the run."""
     outcome, detail = _judged(trial)
     run = trial.run or {}
     result_fields = run.get("result") or {}
-    return Result(
+    return JudgedTrial(
         case=trial.case,
         repeat=trial.repeat,
         run_id=trial.run_id,

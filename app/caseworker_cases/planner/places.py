@@ -55,18 +55,18 @@ metric: total_return = total return, return; max_drawdown = maximum drawdown, ma
 _SMALL: Final = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
-class NotThisPlaceError(ValueError):
+class PlaceholderMismatchError(ValueError):
     """A text matches a placeholder's pattern but is not a valid value for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placeholder:
     """A type of placeholder: the text that it matches, and how its value is read."""
 
     pattern: re.Pattern[str]
     read: Callable[[re.Match[str]], Any]
     """Function that converts a match to a value, or to a mapping of several named values. It raises
-    NotThisPlaceError if the text is not a valid value."""
+    PlaceholderMismatchError if the text is not a valid value."""
     example: str
     """Examples of matching texts, for the documentation."""
 
@@ -128,20 +128,20 @@ def _expression(match: re.Match[str]) -> str:
     """Replace words by operators and remove thousands separators.
 
     Raises:
-        NotThisPlaceError: it contains no calculation, it may be a date, or a sign or comma in it is
-            ambiguous.
+        PlaceholderMismatchError: it contains no calculation, it may be a date, or a sign or comma
+            in it is ambiguous.
     """
     written = match[0].strip().lower()
     if _DATE_LIKE.search(written) or not _CALCULATES.search(written):
-        raise NotThisPlaceError
+        raise PlaceholderMismatchError
     for word, sign in _OPERATORS.items():
         space = " ?" if sign in {"^2", "^3"} else "(?<= )"
         written = re.sub(rf"{space}\b{word}\b(?!\()", str(sign), written)
     plain = re.sub(rf"(?<![\d.]){_DIGITS}", lambda digits: digits[0].replace(",", ""), written)
     if _PAUSE.search(plain) or _SIGNED_POWER.search(plain):
-        raise NotThisPlaceError
+        raise PlaceholderMismatchError
     if plain != written and re.search(r"[a-z]", plain):
-        raise NotThisPlaceError
+        raise PlaceholderMismatchError
     return plain
 
 
@@ -183,15 +183,15 @@ def _place(
     example: str,
     read: Callable[[re.Match[str]], Any] = lambda match: match[0],
     flags: re.RegexFlag = re.IGNORECASE,
-) -> Place:
-    return Place(re.compile(pattern, re.ASCII | flags), read, example)
+) -> Placeholder:
+    return Placeholder(re.compile(pattern, re.ASCII | flags), read, example)
 
 
-def _choice(words: Mapping[str, str | int]) -> Place:
+def _choice(words: Mapping[str, str | int]) -> Placeholder:
     return _place(_any(*words), "; ".join(words), lambda match: words[match[0].lower()])
 
 
-PLACES: Final[Mapping[str, Place]] = {
+PLACES: Final[Mapping[str, Placeholder]] = {
     "number": _place(f"({_NUMBER})", "2340; 2,340; -7.5", _number),
     "numbers": _place(rf"{_NUMBER}(?:(?:,? and|,) {_NUMBER})++", "12, 15 and 25", _numbers),
     "percent": _place(rf"({_NUMBER})(?: ?+%| percent\b)", "17%; 7.5 percent", _number),

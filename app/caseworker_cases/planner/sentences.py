@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Final
 from unicodedata import normalize
 
-from caseworker_cases.planner.places import PLACES, NotThisPlaceError, Place
+from caseworker_cases.planner.places import PLACES, Placeholder, PlaceholderMismatchError
 
 MAX_CHARS: Final = 500
 """Maximum length of a question, in characters."""
@@ -24,7 +24,7 @@ BEGINNINGS: Final = {
     "|(what|when) (is|was)[ the date[ of]]|find|give me|tell me) ][the ]",
 }
 
-Part = tuple[str, Place]
+Part = tuple[str, Placeholder]
 """A part of a sentence: the name of its value, and its placeholder type. The name is empty for
 literal text between placeholders."""
 
@@ -48,14 +48,17 @@ _ROUNDED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A tool call. In the table, its arguments contain placeholders."""
+    """A tool call that the planner proposes.
+
+    In rows of the sentence table, string arguments may contain placeholders such as ``{number}``.
+    """
 
     tool: str
     args: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SentenceRow:
     """A table row: sentences that lead to the same calls, and an example."""
 
     section: str
@@ -76,7 +79,7 @@ class Reading:
     to days with prices."""
 
 
-def rows_of(table: str) -> tuple[Row, ...]:
+def rows_of(table: str) -> tuple[SentenceRow, ...]:
     """Parse a table of sentences and their tool calls.
 
     A row is one or more lines with a sentence each, followed by an indented line
@@ -87,12 +90,12 @@ def rows_of(table: str) -> tuple[Row, ...]:
     """
     if stray := _ROW.sub("", table):
         raise ValueError(f"this is in no row: {stray}")
-    rows, section = list[Row](), ""
+    rows, section = list[SentenceRow](), ""
     for match in _ROW.finditer(table):
         section = match[1] or section
         written = tuple(call.strip() for call in match[4].split("->")[1:])
         sentences = tuple(match[2].splitlines())
-        rows.append(Row(section, sentences, match[3], written, tuple(map(_call, written))))
+        rows.append(SentenceRow(section, sentences, match[3], written, tuple(map(_call, written))))
     return tuple(rows)
 
 
@@ -112,7 +115,7 @@ def _value(text: str) -> Any:
     return int(text) if text.isdigit() else text
 
 
-def readings(rows: Sequence[Row], question: str) -> Iterator[Reading]:
+def readings(rows: Sequence[SentenceRow], question: str) -> Iterator[Reading]:
     """Yield an interpretation for each row with a sentence that matches the whole question.
 
     A question that is too long has none. ``rounded to 2 decimals`` may follow a sentence that asks
@@ -139,7 +142,7 @@ def normalised(question: str) -> str:
     return _PLEASE.sub("", text.rstrip(" =?."))
 
 
-def _values(row: Row, text: str) -> Mapping[str, Any] | None:
+def _values(row: SentenceRow, text: str) -> Mapping[str, Any] | None:
     """Return the placeholder values of the first sentence of ``row`` that matches the text."""
     readings = (_matched(_parts(sentence), text) for sentence in row.sentences)
     return next((values for values in readings if values is not None), None)
@@ -154,7 +157,7 @@ def _matched(parts: Sequence[Part], text: str) -> Mapping[str, Any] | None:
             return None
         try:
             value = place.read(match)
-        except NotThisPlaceError:
+        except PlaceholderMismatchError:
             return None
         values.update(value if isinstance(value, Mapping) else {name: value})
         position = match.end()
@@ -176,10 +179,10 @@ def _parts(sentence: str) -> tuple[Part, ...]:
 @cache
 def _words(written: str) -> Part:
     pattern = "".join(_SIGNS.get(char, re.escape(char)) for char in written)
-    return "", Place(re.compile(pattern, re.ASCII | re.IGNORECASE), lambda _: {}, written)
+    return "", Placeholder(re.compile(pattern, re.ASCII | re.IGNORECASE), lambda _: {}, written)
 
 
-def _reading(row: Row, values: Mapping[str, Any]) -> Reading:
+def _reading(row: SentenceRow, values: Mapping[str, Any]) -> Reading:
     calls = [
         PlannedCall(call.tool, {name: _filled(value, values) for name, value in call.args.items()})
         for call in row.calls

@@ -14,7 +14,7 @@ from caseworker.tools.arguments import CheckedTool, choice, day, text
 from caseworker.tools.ports import ToolRefusedError, ToolSpec
 from caseworker.tools.resources import ToolResources
 from caseworker_cases.stocks.packaged import PackagedPrices
-from caseworker_cases.stocks.prices import UNAVAILABLE, PriceSeries, PriceSource, asking
+from caseworker_cases.stocks.prices import UNAVAILABLE, PriceSeries, PriceSource, spec_for_source
 
 SYMBOL = text(60, "Ticker such as AAPL, or the company's name such as Apple")
 START = day("First day, YYYY-MM-DD; without it the first day there is")
@@ -44,6 +44,9 @@ def symbol_of(name: str) -> str:
     """Return the ticker symbol for a company name or ticker, in any case.
 
     A name that is not in the table is treated as a symbol, because a source may know it.
+
+    Raises:
+        ToolRefusedError: the text cannot be a symbol.
     """
     words = " ".join(name.lower().removeprefix("$").split())
     listed_symbol = SYMBOLS.get(_LEGAL_FORM.sub("", words))
@@ -74,7 +77,11 @@ def symbols_of(names: Sequence[str], minimum: int, maximum: int) -> list[str]:
 
 
 def day_in(text: str) -> date:
-    """Parse a date argument in the form YYYY-MM-DD."""
+    """Parse a date argument in the form YYYY-MM-DD.
+
+    Raises:
+        ToolRefusedError: the text is not a date in this form.
+    """
     try:
         return date.fromisoformat(text)
     except ValueError as error:
@@ -82,7 +89,12 @@ def day_in(text: str) -> date:
 
 
 async def fetched(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> PriceSeries:
-    """Fetch a symbol's prices between the arguments ``start`` and ``end``."""
+    """Fetch a symbol's prices between the arguments ``start`` and ``end``.
+
+    Raises:
+        ToolRefusedError: a date is invalid, ``start`` is after ``end``, or the source
+            failed.
+    """
     start, end = (day_in(args[name]) if name in args else None for name in ("start", "end"))
     if start is not None and end is not None and start > end:
         raise ToolRefusedError(f"'start' ({start}) must not be later than 'end' ({end})")
@@ -122,7 +134,7 @@ class PriceTool(CheckedTool):
 
     def __init__(self, source: PriceSource) -> None:
         self._source = source
-        self.spec = asking(self.offer, source)
+        self.spec = spec_for_source(self.offer, source)
         super().__init__()
 
     @classmethod

@@ -108,7 +108,7 @@ class PriceSource(Protocol):
         ...
 
 
-def asking(spec: ToolSpec, source: PriceSource) -> ToolSpec:
+def spec_for_source(spec: ToolSpec, source: PriceSource) -> ToolSpec:
     """Return a tool's spec, adapted to its price source.
 
     With an external source, the tool is external, nondeterministic and retryable.

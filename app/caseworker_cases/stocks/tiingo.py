@@ -19,7 +19,7 @@ import httpx
 from cachetools import TTLCache
 
 from caseworker.platform.fair_slots import FairSlots
-from caseworker.platform.retry_after import seconds_asked
+from caseworker.platform.retry_after import retry_after_seconds
 from caseworker.tools.ports import ToolRefusedError
 from caseworker_cases.stocks.prices import UNAVAILABLE, DailyPrice, PriceSeries, unknown_symbol
 
@@ -142,7 +142,7 @@ def _raise_for_failure(reply: httpx.Response, symbol: str) -> None:
 
 
 def _unavailable(what: str, reply: httpx.Response | None = None) -> ToolRefusedError:
-    delay = None if reply is None else seconds_asked(reply.headers.get("retry-after", ""))
+    delay = None if reply is None else retry_after_seconds(reply.headers.get("retry-after", ""))
     delay = None if delay is None else min(delay, LONGEST_WAIT_SECONDS)
     return ToolRefusedError(
         f"Tiingo {what}: try again later.", code=UNAVAILABLE, retry_after_seconds=delay

@@ -14,7 +14,7 @@ from caseworker.tools.ports import ToolContext, ToolFunction, ToolResult, ToolSp
 from caseworker_cases.tools.arithmetic import real
 from caseworker_cases.tools.arithmetic.functions import CONSTANTS, FUNCTIONS
 from caseworker_cases.tools.arithmetic.notation import malformed, to_python
-from caseworker_cases.tools.arithmetic.real import Real, decimal_text, too_large
+from caseworker_cases.tools.arithmetic.real import Real, calculation_too_large, decimal_text
 from caseworker_cases.tools.crosschecks import arithmetic
 
 MAX_LENGTH = 1000
@@ -43,7 +43,7 @@ class Calculator(CheckedTool):
     decimal digits without exponent, separators or trailing zeros. ``expression`` is the evaluated
     expression in Python notation. ``exact`` is False if the value is rounded. Error codes are
     ``invalid_expression``, ``division_by_zero``, ``undefined`` (no real result, such as
-    ``sqrt(-1)``) and ``too_large``.
+    ``sqrt(-1)``) and ``calculation_too_large``.
     """
 
     spec = ToolSpec(
@@ -122,6 +122,6 @@ def _check_depth(tree: ast.AST) -> None:
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
             return
-    raise too_large(
+    raise calculation_too_large(
         f"more than {MAX_OPERATIONS_DEEP} operations wait for one another; use sum() or product()"
     )

@@ -62,6 +62,9 @@ def ranked(metric: Metric, options: Options, first: str, *series: Observations) 
 
     ``first`` is ``HIGHEST`` or ``LOWEST``: whether the ranking starts with the highest or the
     lowest value. ``series`` are prices of different symbols on the same days.
+
+    Raises:
+        ToolRefusedError: the values have different units, or the first two are equal.
     """
     figures = [(observed.symbol, metric.compute(observed, options)) for observed in series]
     units = sorted({one["unit"] for _, one in figures})
@@ -216,7 +219,11 @@ class NumericAnalysis(PriceTool):
     offer = _SPEC
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Compute the metric ``args["metric"]``."""
+        """Compute the metric ``args["metric"]``.
+
+        Raises:
+            ToolRefusedError: an argument is invalid, or the metric is undefined.
+        """
         metric = args["metric"]
         decimals = int(args["decimals"]) if "decimals" in args else None
         try:

@@ -29,8 +29,8 @@ from caseworker_cases.tools.plotting.composing import (
     MAX_WIDTH,
     MIN_HEIGHT,
     MIN_WIDTH,
+    ChartKind,
     Format,
-    Kind,
     Picture,
     PlotRequest,
     clean_title,
@@ -50,7 +50,7 @@ _SPEC = ToolSpec(
     ),
     parameters=object_of(
         "kind",
-        kind=choice(Kind),
+        kind=choice(ChartKind),
         symbol=SYMBOL,
         symbols=items(
             SYMBOL, 1, MAX_SYMBOLS, "Instead of symbol, to compare stocks in a line picture"
@@ -91,7 +91,11 @@ class Plotter(PriceTool):
         return cls(resources.shared(price_source), resources.shared(_renderer))
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Draw the requested chart and store it."""
+        """Draw the requested chart and store it.
+
+        Raises:
+            ToolRefusedError: the chart is invalid, or cannot be stored.
+        """
         sink = context.artifacts
         if sink is None:
             raise ToolRefusedError(
@@ -121,7 +125,7 @@ class Plotter(PriceTool):
 
 def _request(args: Mapping[str, Any]) -> PlotRequest:
     return PlotRequest(
-        kind=Kind(args["kind"]),
+        kind=ChartKind(args["kind"]),
         format=Format(args.get("format", Format.PNG)),
         width=int(args.get("width", DEFAULT_WIDTH)),
         height=int(args.get("height", DEFAULT_HEIGHT)),
@@ -135,7 +139,7 @@ def _symbols(args: Mapping[str, Any]) -> list[str]:
         raise ToolRefusedError("the plotter needs either 'symbol' or 'symbols'")
     if "symbol" in args:
         return [symbol_of(args["symbol"])]
-    return symbols_of(args["symbols"], 1, MAX_SYMBOLS if args["kind"] == Kind.LINE else 1)
+    return symbols_of(args["symbols"], 1, MAX_SYMBOLS if args["kind"] == ChartKind.LINE else 1)
 
 
 def _result(series: Sequence[PriceSeries], picture: Picture, saved: SavedArtifact) -> ToolResult:

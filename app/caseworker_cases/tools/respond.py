@@ -26,7 +26,11 @@ class Respond(CheckedTool):
     )
 
     async def answer(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Return ``{"answer": text}``."""
+        """Return ``{"answer": text}``.
+
+        Raises:
+            ToolRefusedError: the answer is blank.
+        """
         if not args["answer"].strip():
             raise ToolRefusedError("'answer' must be text that is not blank")
         return {"answer": args["answer"]}

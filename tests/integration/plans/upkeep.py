@@ -12,7 +12,7 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.retention.postgres import set_days
 from caseworker.features.threads.postgres.old_answers import AnswerMoves
 from caseworker.main.deaths import Death, count_death
-from caseworker.main.doctor import _asked_of
+from caseworker.main.doctor import _database_findings
 from caseworker.main.features import DROPS
 from caseworker.models.ports import RateLimit
 from caseworker.models.provider_limits import PostgresProviderLimits
@@ -146,7 +146,7 @@ class Upkeep(ObservedService):
     async def of_operator(self) -> None:
         """Run the functions behind the commands of an operator, and erase a tenant."""
         pool = self.executing._engines.work
-        await _asked_of(self.executing.settings, driver_url(self.url))
+        await _database_findings(self.executing.settings, driver_url(self.url))
         await runs_of_missing_kinds(pool, OPTIONAL.values())
         key = RunKey("small", "queued-by-name")
         late = LateResult(key=key, fence=1, calls=(), usage={"tokens": 0})

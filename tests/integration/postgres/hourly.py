@@ -8,7 +8,7 @@ from tests.support.stores import new_run
 HOURLY = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
 
 SCHEDULED_RUN = ScheduledRun(
-    sent={"input": "2+2?", "priority": 7, "concurrency_key": "k", "concurrency_limit": 2},
+    body={"input": "2+2?", "priority": 7, "concurrency_key": "k", "concurrency_limit": 2},
     request=new_run("any").request,
     request_hash="hash",
     metadata={"team": "blue"},

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from caseworker.engine.approvals import Question, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Question, Verdict
 from caseworker.features.approvals.approvals import ApprovalDecidedError, Deciding, RunApprovals
 from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.platform.postgres.engines import transaction
@@ -31,7 +31,7 @@ async def ask(stores: Stores, approvals: PostgresApprovals, message: str) -> Any
     question = Question(
         subject="pay", message=message, arguments={}, schema=None, timeout_seconds=60.0
     )
-    asked = StoredQuestion(
+    asked = ApprovalRequest(
         approval_id=message[:3], node_id="n000002", call_key="step", question=question
     )
     return await approvals.ask(run, asked)

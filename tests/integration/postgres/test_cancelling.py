@@ -35,7 +35,7 @@ async def test_the_receipt_names_calls_that_may_have_taken_effect(stores: Stores
     graph.begin_node("n000001", "tool", "calculator")
     graph.begin_node("n000001", "system", "plan")
     await stores.journal.write(JournalWrite(key=KEY, fence=1, calls=records_of(graph)))
-    calls = await stores.runs.begun_calls(KEY)
+    calls = await stores.runs.started_calls(KEY)
 
     begun = [(call.node["kind"], call.node["status"]) for call in calls]
     assert begun == [("llm", "success"), ("tool", "created")]
@@ -52,7 +52,7 @@ async def test_a_run_with_a_long_journal_can_be_stopped(stores: Stores) -> None:
 
     assert cancelled.run is not None
     assert cancelled.run.status is RunStatus.QUEUED
-    calls = await stores.runs.begun_calls(KEY)
+    calls = await stores.runs.started_calls(KEY)
     assert len(calls) == MAX_RECEIPT_CALLS
     assert calls[-1].node_id == "n007002"
     claimed = await stores.runs.claim_stopped(KEY, "w2")

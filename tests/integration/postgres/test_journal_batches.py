@@ -10,10 +10,10 @@ import pytest
 from psycopg.rows import dict_row
 
 from caseworker.platform.postgres.connections import Connection
-from caseworker.platform.postgres.group_commit import Later
-from caseworker.runs.accept.postgres.acceptance import (
+from caseworker.platform.postgres.group_commit import RetryLater
+from caseworker.runs.accept.postgres.batch_accept import (
     InsertAnswer,
-    QueueRoom,
+    QueueCapacity,
     RunInsert,
     accept_in_batch,
 )
@@ -52,9 +52,9 @@ class Batch:
         async with await self._connect() as connection:
             return await write_in_batch(connection, rows, usual=UsualTimes(), costs="{}")
 
-    async def accept(self, *inserts: RunInsert) -> Sequence[InsertAnswer | Later]:
+    async def accept(self, *inserts: RunInsert) -> Sequence[InsertAnswer | RetryLater]:
         async with await self._connect() as connection:
-            return await accept_in_batch(connection, inserts, room=QueueRoom())
+            return await accept_in_batch(connection, inserts, capacity=QueueCapacity())
 
     async def _connect(self) -> Connection:
         options: dict[str, Any] = {"autocommit": True, "row_factory": dict_row}
@@ -327,7 +327,7 @@ async def test_a_locked_row_is_passed_over_and_holds_up_nobody(
         assert not waiting.done()
         assert list(await stores.runs.calls(locked.key)) == []
 
-    assert answers == [Later.LATER, OWNED, Later.LATER]
+    assert answers == [RetryLater.LATER, OWNED, RetryLater.LATER]
     assert was_done(await waiting)
     assert len(await stores.runs.calls(free.key)) == 1
 

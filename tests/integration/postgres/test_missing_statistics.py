@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from caseworker.main.doctor import _asked_of
+from caseworker.main.doctor import _database_findings
 from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
 from caseworker.settings.schema import Settings
 from tests.support.stores import Oracle, Stores
@@ -45,7 +45,7 @@ async def test_the_doctor_and_the_start_of_a_process_say_how_to_analyse(
     """Both name the tables and the command."""
     await oracle.rows(LARGE)
     await oracle.rows(FLUSH)
-    findings = await _asked_of(Settings(), database_url)
+    findings = await _database_findings(Settings(), database_url)
     with capture_logs() as lines:
         async with open_tenants(database_url, executes=True):
             await asyncio.sleep(0)
@@ -57,5 +57,5 @@ async def test_the_doctor_and_the_start_of_a_process_say_how_to_analyse(
     assert line["advice"] == ADVICE
 
     await oracle.rows("ANALYZE audit")
-    findings = await _asked_of(Settings(), database_url)
+    findings = await _database_findings(Settings(), database_url)
     assert [each.ok for each in findings if each.check == "statistics"] == [True]

@@ -9,7 +9,7 @@ import pytest
 
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.platform.postgres.engines import transaction
-from caseworker.runs.accept.postgres.acceptance import QueueRoom
+from caseworker.runs.accept.postgres.batch_accept import QueueCapacity
 from caseworker.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -350,17 +350,17 @@ async def test_processes_that_count_the_queue_seldom_pass_its_limit_by_little(
 def test_the_queue_is_counted_seldom_while_it_is_empty_and_always_when_it_is_nearly_full() -> None:
     """The queue is counted again after a second, because other processes may have queued runs."""
     now = 0.0
-    room = QueueRoom(clock=lambda: now)
+    room = QueueCapacity(clock=lambda: now)
     assert not room.take(1)
 
-    room.counted(10 * QueueRoom.PART)
+    room.counted(10 * QueueCapacity.PART)
     assert room.take(8)
     assert room.take(2)
     assert not room.take(1)
 
-    room.counted(10 * QueueRoom.PART)
-    now += QueueRoom.SECONDS
+    room.counted(10 * QueueCapacity.PART)
+    now += QueueCapacity.SECONDS
     assert not room.take(1)
 
-    room.counted(QueueRoom.PART - 1)
+    room.counted(QueueCapacity.PART - 1)
     assert not room.take(1)

@@ -49,7 +49,7 @@ GROUP BY 1, 2
 async def template(stores: Stores) -> NewSchedule:
     """Store the schedule that is copied; it is due in a year at most."""
     timing = replace(HOURLY, cron="0 0 1 1 *", catch_up=CatchUp.ONE)
-    run = replace(SCHEDULED_RUN, sent={"input": "2+2?"}, webhook=None)
+    run = replace(SCHEDULED_RUN, body={"input": "2+2?"}, webhook=None)
     new = NewSchedule(
         tenant="default", name="template", timing=timing, run=run, overlap=Overlap.SKIP
     )

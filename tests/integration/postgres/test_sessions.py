@@ -168,7 +168,9 @@ async def test_a_listener_leaves_a_session_that_became_read_only(
         pass
 
     with pytest.raises(ReadOnlySessionError):
-        await listen(database_url, ["some"], patience=PATIENCE, heard=ignore, listening=ignore)
+        await listen(
+            database_url, ["some"], patience=PATIENCE, on_notification=ignore, listening=ignore
+        )
 
 
 async def _opened_and_demoted(

@@ -24,7 +24,7 @@ from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.main.features import DROPS
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.postgres.schema_version import upgrade
-from caseworker.runs.accept.postgres.acceptance import RunInsert
+from caseworker.runs.accept.postgres.batch_accept import RunInsert
 from caseworker.runs.errors import QuotaExceededError
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.quotas import Quota
@@ -211,7 +211,7 @@ async def everything(stores: Stores) -> Run:
     answer = ThreadMessage(message_id="m2", parent_id="m1", role=Role.ASSISTANT, run_id="r2")
     await store_messages(stores.engines, TENANT, "t", [said, answer])
     timing = Timing("0 * * * *", "UTC", CatchUp.ALL, 10)
-    scheduled = ScheduledRun(sent={"input": "2+2?"}, request=run.request, request_hash="hash")
+    scheduled = ScheduledRun(body={"input": "2+2?"}, request=run.request, request_hash="hash")
     await schedules_of(stores).put(
         NewSchedule(tenant=TENANT, name="hourly", timing=timing, run=scheduled)
     )

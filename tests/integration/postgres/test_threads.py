@@ -9,7 +9,7 @@ from caseworker.features.threads.postgres.threads import PostgresThreads, reply_
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.accept.postgres.acceptance import QueueRoom, RunInsert, accept_in_batch
+from caseworker.runs.accept.postgres.batch_accept import QueueCapacity, RunInsert, accept_in_batch
 from caseworker.runs.run import NewRun
 from tests.support.stores import Stores, new_run
 from tests.support.threads import store_messages
@@ -75,7 +75,7 @@ async def test_a_batch_of_runs_does_not_wait_for_a_locked_thread(
     ):
         await blocker.execute("SELECT FROM threads WHERE thread_id = 'locked' FOR UPDATE")
         answers = await accept_in_batch(
-            connection, [RunInsert(run, None) for run in runs], room=QueueRoom()
+            connection, [RunInsert(run, None) for run in runs], capacity=QueueCapacity()
         )
 
     assert [answer is None for answer in answers] == [True, False, True, False]

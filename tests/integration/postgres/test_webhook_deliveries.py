@@ -16,8 +16,8 @@ from caseworker.features.webhooks.delivery import (
 )
 from caseworker.features.webhooks.feature import delivery_limits
 from caseworker.features.webhooks.postgres import NEXT_DUE, PostgresWebhooks
-from caseworker.features.webhooks.secrets import SecretBox
 from caseworker.features.webhooks.sender import WebhookSender
+from caseworker.features.webhooks.signing_secrets import SecretBox
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.run import END_TYPES, NewRun, Run, RunStatus, Webhook
 from caseworker.settings.schema import Settings

@@ -49,12 +49,12 @@ class HookedConnector(PsycopgConnector):
 
 @asynccontextmanager
 async def opened(
-    url: str, *, has_room: Callable[[], bool] = lambda: True
+    url: str, *, has_free_slots: Callable[[], bool] = lambda: True
 ) -> AsyncIterator[tuple[HookedConnector, CapacityAwareJobManager, int]]:
     connector = HookedConnector(conninfo=driver_url(url), min_size=1, max_size=1)
     await connector.open_async()
     try:
-        jobs = CapacityAwareJobManager(connector, has_room=has_room)
+        jobs = CapacityAwareJobManager(connector, has_free_slots=has_free_slots)
         yield connector, jobs, await jobs.register_worker()
     finally:
         await connector.close_async()
@@ -86,7 +86,7 @@ async def test_without_room_no_job_is_taken(database_url: str) -> None:
     room = [False]
     async with (
         open_stores(database_url) as stores,
-        opened(database_url, has_room=lambda: room[0]) as (_, jobs, worker),
+        opened(database_url, has_free_slots=lambda: room[0]) as (_, jobs, worker),
     ):
         await stores.runs.accept(new_run("case-1"), worker_id=None)
         assert await jobs.fetch_job([QUEUE], worker) is None
@@ -126,7 +126,7 @@ async def test_a_worker_that_is_cancelled_while_it_registers_or_unregisters_leav
 
     connector = HookedConnector(conninfo=driver_url(database_url), min_size=1, max_size=2)
     app = procrastinate.App(connector=connector)
-    app.job_manager = CapacityAwareJobManager(connector, has_room=lambda: True, looked=looked)
+    app.job_manager = CapacityAwareJobManager(connector, has_free_slots=lambda: True, looked=looked)
     async with open_oracle(database_url) as oracle, app.open_async():
         if moment == "registers":
             connector.before_row = hold

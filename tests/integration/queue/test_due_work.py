@@ -67,7 +67,7 @@ async def test_lost_jobs_are_replaced_only_for_overdue_work(
     queue = BackgroundQueue(tasks={}, at_once=1, next_due=due, rescue=rescue)
     search, other = overdue_search(queue, 5.0), Search("SELECT 0.0")
     recovery = stale_runs.recovery(interval_seconds=0.5, searches=[search, other])
-    keeping = asyncio.create_task(search.keep(partial(rescue_jobs, "errands", queue, 5.0)))
+    keeping = asyncio.create_task(search.run_when_due(partial(rescue_jobs, "errands", queue, 5.0)))
     async with asyncio.timeout(150):
         await recovery.recover(thorough=False)
         await other.due.wait()
@@ -103,7 +103,7 @@ async def test_work_that_fails_in_an_outage_is_done_when_it_is_found_again() -> 
         calls.put_nowait(None)
         raise StoreUnavailableError
 
-    keeping = asyncio.create_task(search.keep(work))
+    keeping = asyncio.create_task(search.run_when_due(work))
     async with asyncio.timeout(150):
         for _ in range(2):
             search.due.set()

@@ -179,7 +179,7 @@ async def test_a_cancelled_run_of_a_dead_process_can_be_ended_at_once(
 
     assert cancelled.run is not None
     assert cancelled.run.status is RunStatus.QUEUED
-    assert len(await stale_runs.stores.runs.begun_calls(KEY)) == 2
+    assert len(await stale_runs.stores.runs.started_calls(KEY)) == 2
     claimed = await stale_runs.stores.runs.claim_stopped(KEY, "alive")
     assert claimed is not None
     assert claimed.cancel_request is not None

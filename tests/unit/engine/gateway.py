@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from caseworker.core.budget.budget import Budget, Dimension
-from caseworker.core.budget.ledger import Reservation, Room, Scope, Waiter
+from caseworker.core.budget.ledger import FreeAmounts, Reservation, Scope, Waiter
 from caseworker.core.budget.usage import NOTHING, Charge, ResourceUsage
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import TraceNode
@@ -88,7 +88,7 @@ class MemoryJournal:
             outcome=outcome,
             request_hash=hashed,
             value=value,
-            taken_over=imported,
+            imported=imported,
         )
 
 
@@ -120,7 +120,7 @@ class WatchedScope(Scope):
     def ask(
         self,
         charge: Charge,
-        wanted: Callable[[Room], Charge] | None = None,
+        wanted: Callable[[FreeAmounts], Charge] | None = None,
         *,
         tracked: bool = True,
     ) -> Reservation | Waiter:
@@ -137,7 +137,7 @@ class WatchedReservation(Reservation):
     _inner: Reservation
 
     def __init__(self, inner: Reservation, events: list[str]) -> None:
-        super().__init__(inner.line, (), inner.charge)
+        super().__init__(inner.queue, (), inner.charge)
         self._inner = inner
         self._events = events
 

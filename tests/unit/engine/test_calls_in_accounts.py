@@ -11,7 +11,7 @@ import pytest
 
 from caseworker.core.budget.accounts import TENANT, AccountLimit, Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import Room
+from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.core.budget.usage import BudgetExceededError, Charge
 from caseworker.engine.call import Reply, Spent
 from caseworker.engine.step_path import StepPath
@@ -40,10 +40,10 @@ class OneAccount:
     settled: list[tuple[int, Any]] = field(default_factory=list)
     at_wait: Callable[[], object] = lambda: None
 
-    def room(self) -> Room:
+    def free_amounts(self) -> FreeAmounts:
         return {Dimension.COST_USD: 10 - self.used - self.reserved}
 
-    def place(self) -> "OneAccount":
+    def queue_position(self) -> "OneAccount":
         return self
 
     async def enter(self) -> None:
@@ -194,7 +194,7 @@ class Shrinking(ScriptedCall):
 
     asked: list[Decimal]
 
-    def estimate(self, room: Room) -> Spent:
+    def estimate(self, room: FreeAmounts) -> Spent:
         free = Decimal(room.get(Dimension.COST_USD, 1))
         cost = max(Decimal("0.1"), min(Decimal(1), free))
         self.asked.append(cost)
@@ -208,7 +208,7 @@ def test_a_call_shrinks_to_what_is_free_in_the_account() -> None:
     async def story(gateway: Gateway) -> None:
         account = account_of(gateway, reserved=Decimal("9.3"))
         known = [Decimal(1), Decimal("0.7"), Decimal("0.7")]
-        account.room = lambda: {Dimension.COST_USD: known[min(len(asked) // 2, 2)]}  # type: ignore[method-assign]
+        account.free_amounts = lambda: {Dimension.COST_USD: known[min(len(asked) // 2, 2)]}  # type: ignore[method-assign]
         asked: list[Decimal] = []
         call = Shrinking(
             key=StepPath("step/llm"),

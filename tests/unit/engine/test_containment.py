@@ -71,7 +71,7 @@ async def test_an_exception_that_cannot_be_examined_is_replaced(
     """Its class name and its message stay."""
     for work in (
         contained(awaited(raising(error("no")))),
-        in_thread(raising(error("no")), None, passing=STOPS),
+        in_thread(raising(error("no")), None, unchanged=STOPS),
     ):
         with pytest.raises(ForeignError, match="no") as raised:
             await work
@@ -92,8 +92,8 @@ async def test_an_exception_passes_unchanged() -> None:
         await contained(awaited(raising(error)))
     assert raised.value is error
     for work in (
-        contained(awaited(raising(stop)), passing=STOPS),
-        in_thread(raising(stop), None, passing=STOPS),
+        contained(awaited(raising(stop)), unchanged=STOPS),
+        in_thread(raising(stop), None, unchanged=STOPS),
     ):
         with pytest.raises(Stop) as stopped:
             await work

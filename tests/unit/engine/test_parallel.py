@@ -231,19 +231,19 @@ def test_the_widest_graph_of_a_run_says_how_many_lanes_there_are() -> None:
         woken.append("now")
 
     slots = StepSlots(3)
-    assert not slots.take(wake)
+    assert not slots.acquire(wake)
     slots.widen(2)
     slots.widen(1)
-    assert slots.take(wake)
-    assert not slots.take(wake)
+    assert slots.acquire(wake)
+    assert not slots.acquire(wake)
     slots.widen(50)
-    assert slots.take(wake)
-    assert not slots.take(wake)
+    assert slots.acquire(wake)
+    assert not slots.acquire(wake)
     assert woken == []
-    slots.give()
+    slots.release()
     assert woken == ["now"]
     slots.forget(wake)
-    slots.give()
+    slots.release()
     assert woken == ["now"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.engine.approvals import Approvals, Decision, Question, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Approvals, Decision, Question, Verdict
 from caseworker.engine.context import FlowContext
 from tests.unit.engine.driving import GraphRun, Scripted, drive, graph, statuses
 
@@ -21,9 +21,9 @@ class Desk:
 
     def __init__(self, verdict: Verdict) -> None:
         self.decision = Decision(verdict=verdict, by="anna", at=datetime(2026, 1, 1, tzinfo=UTC))
-        self.asked: list[StoredQuestion] = []
+        self.asked: list[ApprovalRequest] = []
 
-    async def ask(self, asked: StoredQuestion) -> Decision:
+    async def ask(self, asked: ApprovalRequest) -> Decision:
         self.asked.append(asked)
         return self.decision
 

@@ -66,7 +66,7 @@ def test_what_failed_is_freed_with_the_run(
     try:
         outcome, world = drive(graph("A"), node, limits={"A": limits})  # type: ignore[arg-type]
         assert statuses(outcome) == {"A": status}
-        outcome.let_go()
+        outcome.drop_tracebacks()
         del outcome, world
 
         assert [gone() for gone in node.gone] == [None] * len(node.gone)

@@ -185,7 +185,7 @@ def test_a_call_asks_for_no_more_output_than_its_budget_can_pay(budget: Budget) 
         assert asked == [500]
 
     async def _note(asked: list[int], asking: Asking) -> None:
-        held = asking.run.scope.holds
+        held = asking.run.scope.reserved_amounts
         asked.append(int(max(held.values())))
 
     asking = asking_after(story, priced("m", max_output_tokens=4096), budget=budget)
@@ -255,7 +255,7 @@ def test_the_output_that_fits_a_cost_limit_is_exact_for_prices_that_depend_on_th
 
     async def story(asking: Asking) -> None:
         async def at_barrier() -> None:
-            held = asking.run.scope.holds
+            held = asking.run.scope.reserved_amounts
             seen.append((int(held[Dimension.TOKENS]), Decimal(held[Dimension.COST_USD])))
 
         asking.provider.script("m", COUNTED)

@@ -9,9 +9,9 @@ import pytest
 
 from caseworker.engine.context import ExecutionResult, Materializing, NodeEvent
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.nodes.fields import StepData
 from caseworker.nodes.function import RecordedNode
 from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.strict_parsing import StepData
 from caseworker.platform.code_table import CodeTable
 from tests.unit.nodes.world import NodeRun, graph, step
 

@@ -34,7 +34,7 @@ class Caller:
         self._requests = requests
 
     async def __call__(self, refusals: int) -> None:
-        place = self._accounts.place("t")
+        place = self._accounts.queue_position("t")
         try:
             await place.enter()
             for _ in range(refusals):
@@ -111,7 +111,7 @@ def test_a_settlement_that_arrives_before_the_wait_is_not_missed() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         accounts = Accounts(loop.time)
-        place = accounts.place("t")
+        place = accounts.queue_position("t")
         await place.enter()
         accounts.changed("t")
         await place.wait()
@@ -126,7 +126,7 @@ def test_a_call_asks_again_if_the_notification_is_lost() -> None:
 
     async def main() -> float:
         loop = asyncio.get_running_loop()
-        place = Accounts(loop.time).place("t")
+        place = Accounts(loop.time).queue_position("t")
         await place.enter()
         await place.wait()
         place.leave()
@@ -156,13 +156,13 @@ def test_the_free_amount_is_that_of_the_tightest_limit() -> None:
     """The amounts of an answer count for a while, or until a change is notified."""
     now = [0.0]
     accounts = Accounts(lambda: now[0])
-    assert accounts.room("t") == {}
+    assert accounts.free_amounts("t") == {}
 
     accounts.learned("t", [limit(3, 2), limit(4, 5)])
-    assert accounts.room("t") == {Dimension.COST_USD: 1}
+    assert accounts.free_amounts("t") == {Dimension.COST_USD: 1}
     now[0] += FRESH_SECONDS + 0.1
-    assert accounts.room("t") == {}
+    assert accounts.free_amounts("t") == {}
     accounts.learned("t", [limit(10, 0, days=0)])
-    assert accounts.room("t") == {Dimension.COST_USD: 10}
+    assert accounts.free_amounts("t") == {Dimension.COST_USD: 10}
     accounts.changed("t")
-    assert accounts.room("t") == {}
+    assert accounts.free_amounts("t") == {}

@@ -16,8 +16,8 @@ from caseworker.features.artifacts.storage import (
     CallArtifacts,
     KeepOutcome,
     NewArtifact,
-    NoRoomForArtifactError,
     RunArtifacts,
+    StorageFullError,
 )
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.journal.journal import LostRunError
@@ -138,7 +138,7 @@ async def test_a_run_that_is_full_says_what_it_may_keep() -> None:
     with pytest.raises(ArtifactTooLargeError, match="keep 3 files of 2,000,000 bytes") as refused:
         await sink.save("p", PNG, b"4")
 
-    assert isinstance(refused.value, NoRoomForArtifactError)
+    assert isinstance(refused.value, StorageFullError)
     assert len(sink.saved) == len(files.store.names) == 3
 
 

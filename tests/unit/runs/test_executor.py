@@ -314,7 +314,7 @@ def test_a_process_takes_no_more_runs_than_it_has_slots_for() -> None:
         assert (await process.post(new_run("r1"))).status is RunStatus.QUEUED
         assert not process.executor.reserve()
 
-        waiting = asyncio.create_task(process.executor.room())
+        waiting = asyncio.create_task(process.executor.wait_for_slot())
         await asyncio.sleep(1)
         assert not waiting.done()
         process.executor.unreserve()
@@ -330,7 +330,7 @@ def test_a_run_that_ends_makes_room() -> None:
     async def story() -> None:
         process = RunProcess(waits, limits=executor_limits(max_runs=1))
         await process.post()
-        waiting = asyncio.create_task(process.executor.room())
+        waiting = asyncio.create_task(process.executor.wait_for_slot())
         await asyncio.sleep(29)
         assert not waiting.done()
         await waiting

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from caseworker.runs.accept.resume import NodeLine, TakenOver, taken_over
+from caseworker.runs.accept.resume import ImportedRows, ImportRow, rows_to_import
 from caseworker.runs.errors import InvalidRunError
 
 
-def line(seq: int, parent: int | None, begun: int, ended: int, **more: Any) -> NodeLine:
+def line(seq: int, parent: int | None, begun: int, ended: int, **more: Any) -> ImportRow:
     """Return the record of a successful call; ``more`` overrides fields."""
-    return NodeLine(
+    return ImportRow(
         **{
             "seq": seq,
             "node_id": f"n{seq:06}",
@@ -22,7 +22,7 @@ def line(seq: int, parent: int | None, begun: int, ended: int, **more: Any) -> N
             "outcome": "result",
             "start_ts_ms": begun,
             "end_ts_ms": ended,
-            "taken_over": False,
+            "imported": False,
             **more,
         }
     )
@@ -34,8 +34,8 @@ STEP: dict[str, Any] = {"kind": "system", "name": "step"}
 ATTEMPT: dict[str, Any] = {"kind": "system", "name": "attempt", "call_key": None, "outcome": None}
 
 
-def chosen(known: list[int], unknown: list[int], still_open: list[int]) -> TakenOver:
-    return TakenOver(known=known, unknown=unknown, open=still_open)
+def chosen(known: list[int], unknown: list[int], still_open: list[int]) -> ImportedRows:
+    return ImportedRows(known=known, unknown=unknown, open=still_open)
 
 
 def test_a_failure_that_was_survived_is_on_the_way() -> None:
@@ -49,9 +49,9 @@ def test_a_failure_that_was_survived_is_on_the_way() -> None:
         line(6, 2, 10, 20),
     ]
 
-    assert taken_over(lines, None) == chosen([3, 4, 6], [], [1, 2])
-    assert taken_over(lines, "n000003") == chosen([], [], [1, 2])
-    assert taken_over(lines, "n000004") == chosen([3, 4], [], [1, 2])
+    assert rows_to_import(lines, None) == chosen([3, 4, 6], [], [1, 2])
+    assert rows_to_import(lines, "n000003") == chosen([], [], [1, 2])
+    assert rows_to_import(lines, "n000004") == chosen([3, 4], [], [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_reply_that_would_end_its_step_again_is_asked_for_anew(
         line(5, 2, 8, 15, **reply),
     ]
 
-    assert taken_over(lines, None) == chosen([3, 4], [], [1, 2])
-    assert taken_over(lines, "n000004") == chosen([3, 4], [], [1, 2])
-    assert taken_over(lines, "n000003") == chosen([3], [], [1, 2])
+    assert rows_to_import(lines, None) == chosen([3, 4], [], [1, 2])
+    assert rows_to_import(lines, "n000004") == chosen([3, 4], [], [1, 2])
+    assert rows_to_import(lines, "n000003") == chosen([3], [], [1, 2])
 
 
 def test_a_reply_of_a_step_that_failed_otherwise_is_not_paid_for_twice() -> None:
@@ -90,7 +90,7 @@ def test_a_reply_of_a_step_that_failed_otherwise_is_not_paid_for_twice() -> None
         line(5, 4, 1, 8, incomplete=True),
     ]
 
-    assert taken_over(lines, None) == chosen([3, 4, 5], [], [1, 2])
+    assert rows_to_import(lines, None) == chosen([3, 4, 5], [], [1, 2])
 
 
 def test_what_ended_well_is_whole() -> None:
@@ -106,9 +106,9 @@ def test_what_ended_well_is_whole() -> None:
         line(8, 7, 14, 15, **ATTEMPT),
     ]
 
-    assert taken_over(lines, None) == chosen([2, 3, 4, 7, 8], [], [1, 5])
-    assert taken_over(lines, "n000008") == chosen([2, 3, 4, 7, 8], [], [1, 5])
-    assert taken_over(lines, "n000001") == taken_over(lines, None)
+    assert rows_to_import(lines, None) == chosen([2, 3, 4, 7, 8], [], [1, 5])
+    assert rows_to_import(lines, "n000008") == chosen([2, 3, 4, 7, 8], [], [1, 5])
+    assert rows_to_import(lines, "n000001") == rows_to_import(lines, None)
 
 
 def test_a_tool_that_may_have_taken_effect_stays_unknown() -> None:
@@ -122,7 +122,7 @@ def test_a_tool_that_may_have_taken_effect_stays_unknown() -> None:
         line(5, 2, 1, 5, kind="tool", status="halt", outcome="not_made"),
     ]
 
-    assert taken_over(lines, None) == chosen([], [3], [1, 2])
+    assert rows_to_import(lines, None) == chosen([], [3], [1, 2])
 
 
 def test_of_a_step_that_was_begun_twice_the_last_node_goes_on() -> None:
@@ -136,8 +136,8 @@ def test_of_a_step_that_was_begun_twice_the_last_node_goes_on() -> None:
         line(5, 4, 32, 40),
     ]
 
-    assert taken_over(lines, None) == chosen([3, 5], [2], [1, 4])
-    assert taken_over(lines, "n000003") == chosen([3], [], [1, 2])
+    assert rows_to_import(lines, None) == chosen([3, 5], [2], [1, 4])
+    assert rows_to_import(lines, "n000003") == chosen([3], [], [1, 2])
 
 
 def test_what_ended_later_is_not_there_yet() -> None:
@@ -151,14 +151,14 @@ def test_what_ended_later_is_not_there_yet() -> None:
         line(6, 1, 0, 6, **STEP),
     ]
 
-    assert taken_over(lines, "n000003") == chosen([3, 6], [], [1, 2])
-    assert taken_over(lines, "n000004") == chosen([3, 4, 6], [], [1, 2])
+    assert rows_to_import(lines, "n000003") == chosen([3, 6], [], [1, 2])
+    assert rows_to_import(lines, "n000004") == chosen([3, 4, 6], [], [1, 2])
 
 
 def test_a_node_that_is_not_there_is_refused() -> None:
     """The error names the field; a run without a journal has no nodes."""
     for lines in ([ROOT], []):
         with pytest.raises(InvalidRunError) as refused:
-            taken_over(lines, "n000009")
+            rows_to_import(lines, "n000009")
         assert refused.value.field == "from.until"
-    assert taken_over([], None) == chosen([], [], [])
+    assert rows_to_import([], None) == chosen([], [], [])

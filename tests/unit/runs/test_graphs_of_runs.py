@@ -11,8 +11,8 @@ from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.catalog import NodeCatalog
-from caseworker.nodes.fields import StepData
 from caseworker.nodes.node_type import NodeType
+from caseworker.nodes.strict_parsing import StepData
 from caseworker.runs.run import Deaths, NewRun, RunKind, RunRequest, RunStatus
 from tests.support.limits import executor_limits
 from tests.support.memory_rows import run_of

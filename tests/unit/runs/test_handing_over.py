@@ -364,7 +364,7 @@ async def _end_of_unknown(process: RunProcess, new: NewRun, *, cancel: bool) -> 
         with virtual_service_time():
             await process.service.cancel(KEY, by="operator")
     else:
-        await process.executor.end(KEY)
+        await process.executor.replay_stopped(KEY)
     return await process.end_of()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from caseworker.engine.approvals import Approvals, Decision, Question, StoredQuestion
+from caseworker.engine.approvals import ApprovalRequest, Approvals, Decision, Question
 from caseworker.engine.context import FlowContext
 from caseworker.runs.run import RunStatus
 from tests.support.runs import RunProcess, run_story
@@ -16,7 +16,7 @@ QUESTION = Question(subject="pay", message="?", arguments={}, schema=None, timeo
 class Unreachable:
     """Stores approvals, but does not return decisions."""
 
-    async def ask(self, asked: StoredQuestion) -> Decision | None:
+    async def ask(self, asked: ApprovalRequest) -> Decision | None:
         return None
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
@@ -47,7 +47,7 @@ class UnreachableMeanwhile(Unreachable):
         self.asked = 0
         self.both_asked, self.failed = asyncio.Event(), asyncio.Event()
 
-    async def ask(self, asked: StoredQuestion) -> Decision | None:
+    async def ask(self, asked: ApprovalRequest) -> Decision | None:
         self.asked += 1
         if self.asked == 2:
             self.both_asked.set()

@@ -220,7 +220,7 @@ async def test_the_time_of_a_step_ends_its_wait_for_budget() -> None:
     context = ExecutionContext(budget=Budget(max_tokens=100))
 
     assert (await graph.execute(context))["b"] == "late"
-    assert len(context.own_scope().line) == 0
+    assert len(context.own_scope().queue) == 0
 
 
 @pytest.mark.req("000/B1")

@@ -20,12 +20,12 @@ from caseworker.core.budget.reservations import (
     HOLDER,
     WARNING_SHARES,
     Account,
+    FreeAmounts,
     Holder,
     Reservation,
-    Room,
+    ReservationQueue,
     Waiter,
-    WaitingLine,
-    room_in,
+    free_amounts,
 )
 from caseworker.core.budget.usage import (
     BudgetExceededError,
@@ -35,7 +35,7 @@ from caseworker.core.budget.usage import (
     checked,
 )
 
-__all__ = ["HOLDER", "Holder", "Reservation", "Room", "Scope", "Waiter", "Warn"]
+__all__ = ["HOLDER", "FreeAmounts", "Holder", "Reservation", "Scope", "Waiter", "Warn"]
 
 Warn = Callable[["Scope", Dimension, float], None]
 """Called with the scope, the dimension and the warning threshold (0.7 or 0.9 of the limit) when
@@ -75,9 +75,11 @@ class Scope(Account):
         self._requires_prices = requires_prices
         self._limits_spending = limits_spending
         self._in_account = in_account
-        self.line: WaitingLine = WaitingLine(self.usage.lock) if parent is None else parent.line
+        self.queue: ReservationQueue = (
+            ReservationQueue(self.usage.lock) if parent is None else parent.queue
+        )
         """The queue of pending reservations, shared by all scopes of the tree."""
-        self.usage.lock = self.line.lock
+        self.usage.lock = self.queue.lock
 
     def child(self, name: str, budget: Budget | None) -> "Scope":
         """Open a child scope; everything that it spends also counts in this scope."""
@@ -102,12 +104,12 @@ class Scope(Account):
             BudgetExceededError: a limit would be exceeded; names the scope and the dimension.
             ValueError: an amount is negative or not finite.
         """
-        return self.line.reserve(self.lineage(), checked(charge))
+        return self.queue.reserve(self.lineage(), checked(charge))
 
     def ask(
         self,
         charge: Charge,
-        preferred: Callable[[Room], Charge] | None = None,
+        preferred: Callable[[FreeAmounts], Charge] | None = None,
         *,
         tracked: bool = True,
     ) -> Reservation | Waiter:
@@ -124,23 +126,28 @@ class Scope(Account):
         """
         if type(charge) is not CheckedCharge:
             charge = checked(charge)
-        return self.line.ask(self.lineage(), charge, preferred, tracked=tracked)
+        return self.queue.ask(self.lineage(), charge, preferred, tracked=tracked)
 
-    def reserve_now(self, charge_for: Callable[[Room], Charge | None]) -> Reservation | None:
+    def reserve_now(self, charge_for: Callable[[FreeAmounts], Charge | None]) -> Reservation | None:
         """Reserve the charge that ``charge_for`` returns for the free capacity, without waiting.
 
         Returns None if ``charge_for`` does, or if the charge does not fit.
         """
-        return self.line.reserve_now(self.lineage(), charge_for)
+        return self.queue.reserve_now(self.lineage(), charge_for)
 
     def release_left(self, made_by: Callable[[Any], bool]) -> None:
         """Release the unsettled reservations of each step whose path ``made_by`` accepts."""
-        for reservation, holder in list(self.line.tracked.items()):
+        for reservation, holder in list(self.queue.tracked.items()):
             if made_by(holder):
                 reservation.release()
 
     def charge(self, charge: Charge) -> None:
-        """Charge an exact amount: reserve and settle it at once; raises like :meth:`reserve`."""
+        """Charge an exact amount: reserve and settle it at once.
+
+        Raises:
+            BudgetExceededError: a limit would be exceeded; names the scope and the dimension.
+            ValueError: an amount is negative or not finite.
+        """
         if type(charge) is not CheckedCharge:
             charge = checked(charge)
         # Inlined because every step runs it: calls and ``with`` are expensive on CPython 3.11.
@@ -149,7 +156,7 @@ class Scope(Account):
         try:
             lineage = (self, *self._ancestors)
             for scope in lineage:
-                limits, usage, holds = scope.limits, scope.usage, scope.holds
+                limits, usage, holds = scope.limits, scope.usage, scope.reserved_amounts
                 if not limits:
                     continue
                 used = usage.amounts
@@ -224,12 +231,12 @@ class Scope(Account):
 
         None means unlimited. The result is never negative.
         """
-        capacity = room_in(self.lineage()).get(dimension)
+        capacity = free_amounts(self.lineage()).get(dimension)
         return None if capacity is None else max(0, capacity)
 
     def reserved(self, dimension: Dimension) -> Amount:
         """Return how much of a dimension is reserved for work in flight."""
-        return self.holds.get(dimension, 0)
+        return self.reserved_amounts.get(dimension, 0)
 
     def to_dict(self) -> dict[str, int | float | None]:
         """Return the usage as JSON numbers.
@@ -237,9 +244,9 @@ class Scope(Account):
         Amounts reserved for work in flight are included as estimates.
         """
         spent = self.usage.fresh()
-        with self.line.lock:
+        with self.queue.lock:
             spent.add(self.usage.amounts)
-            spent.add(as_estimated(self.holds))
+            spent.add(as_estimated(self.reserved_amounts))
         seconds = round(self.usage.time_elapsed_seconds, 3)
         return spent.to_dict() | {Dimension.SECONDS.value: seconds}
 

@@ -56,7 +56,7 @@ class Account:
         limits = budget.limits()
         self.limits = {name: limit for name, limit in limits.items() if not name.interrupts}
         """Upper limits by dimension, without the time limit, because time cannot be reserved."""
-        self.holds: dict[Dimension, Amount] = {}
+        self.reserved_amounts: dict[Dimension, Amount] = {}
         self.mark = object()
         """Marker object: ``usage.checked_by`` is set to it once the usage was found to be within
         the limits."""
@@ -68,7 +68,7 @@ class Account:
     ) -> BudgetExceededError | None:
         """Return the error if a charge would exceed a limit, else None.
 
-        The usage so far and the amounts in ``holds`` count as well.
+        The usage so far and the amounts in ``reserved_amounts`` count as well.
         """
         usage, limits = self.usage, self.limits
         used = usage.amounts
@@ -101,7 +101,7 @@ class Account:
         ``requested`` is the refused amount; None if nothing was requested. ``kept_for_answer`` is
         the amount that an agent reserves for its final answer.
         """
-        limit, reserved = self.budget.limits()[dimension], self.holds.get(dimension, 0)
+        limit, reserved = self.budget.limits()[dimension], self.reserved_amounts.get(dimension, 0)
         if requested is None:
             described = self.usage.describe(dimension, limit)
         else:
@@ -141,7 +141,7 @@ class Account:
                     self._warn(self, dimension, share)
 
 
-Room = Mapping[Dimension, Amount]
+FreeAmounts = Mapping[Dimension, Amount]
 """Free amounts by dimension; a dimension without a limit is absent."""
 
 Claims = dict[tuple[Account, Dimension], Amount]
@@ -175,7 +175,7 @@ class Reservation:
     Used as a context manager, it is released at the end of the block unless it was settled before.
     """
 
-    line: "WaitingLine"
+    queue: "ReservationQueue"
     """Queue of pending requests of the tree of scopes."""
     _accounts: Sequence[Account]
     charge: Charge
@@ -195,31 +195,31 @@ class Reservation:
         """
         if type(used) is not CheckedCharge:
             used = checked(used)
-        with self.line.lock:
-            is_released = self._give_back()
+        with self.queue.lock:
+            is_released = self._release_hold()
             accounts, self._accounts = self._accounts, ()
             if used:
                 for account in accounts:
                     account.usage.add(used)
                     account.warn_of(used)
             if is_released:
-                self.line.serve()
+                self.queue.serve()
 
     def release(self) -> None:
         """Release the reserved amount; a later :meth:`settle` still charges its usage."""
-        with self.line.lock:
-            if self._give_back():
-                self.line.serve()
+        with self.queue.lock:
+            if self._release_hold():
+                self.queue.serve()
 
-    def _give_back(self) -> bool:
+    def _release_hold(self) -> bool:
         """Release the hold; return False if it was released before."""
         if self._released:
             return False
         for account in self._accounts:
             for dimension, amount in self.charge.items():
-                account.holds[dimension] -= amount  # type: ignore[operator]
+                account.reserved_amounts[dimension] -= amount  # type: ignore[operator]
         self._released = True
-        self.line.tracked.pop(self, None)
+        self.queue.tracked.pop(self, None)
         return True
 
     def __enter__(self) -> Self:
@@ -238,10 +238,10 @@ class Reservation:
 class Waiter:
     """A pending reservation request in the queue."""
 
-    line: "WaitingLine"
+    queue: "ReservationQueue"
     accounts: Sequence[Account]
     minimum: Charge
-    preferred: Callable[[Room], Charge] | None
+    preferred: Callable[[FreeAmounts], Charge] | None
     task_reservations: tuple[Reservation, ...]
     holder: object
     outcome: Reservation | BudgetExceededError | None = None
@@ -254,7 +254,7 @@ class Waiter:
         It is called in the thread that grants or refuses the request, or at once if that has
         already happened.
         """
-        with self.line.lock:
+        with self.queue.lock:
             self._wake = wake
             if self.outcome is not None:
                 wake()
@@ -273,19 +273,19 @@ class Waiter:
             RuntimeError: the request is still pending.
         """
         if isinstance(self.outcome, Reservation):
-            return self.line.with_owner(self.outcome, self.holder)
+            return self.queue.with_owner(self.outcome, self.holder)
         raise self.outcome or RuntimeError("The request is still pending.")
 
     def leave(self) -> None:
         """Withdraw the request; if a reservation was already granted, release it."""
-        with self.line.lock:
+        with self.queue.lock:
             if isinstance(self.outcome, Reservation):
                 self.outcome.release()
-            self.line.remove(self)
+            self.queue.remove(self)
 
 
 @dataclass(slots=True, eq=False)
-class WaitingLine:
+class ReservationQueue:
     """The queue of pending reservation requests in one tree of scopes, in order of arrival."""
 
     lock: threading.RLock
@@ -312,7 +312,7 @@ class WaitingLine:
         self,
         accounts: Sequence[Account],
         minimum: Charge,
-        preferred: Callable[[Room], Charge] | None,
+        preferred: Callable[[FreeAmounts], Charge] | None,
         *,
         tracked: bool,
     ) -> "Reservation | Waiter":
@@ -320,14 +320,14 @@ class WaitingLine:
         holder = HOLDER.get().path if tracked else None
         task_reservations = _own_reservations()
         if task_reservations:
-            task_reservations = tuple(each for each in task_reservations if each.line is self)
+            task_reservations = tuple(each for each in task_reservations if each.queue is self)
         with self.lock:
             refused = _refusal(accounts, minimum, task_reservations)
             if refused is not None:
                 raise refused
             claims = self._claims() if self._waiters and not task_reservations else {}
             if _fits(accounts, minimum, claims):
-                charge = _sized(accounts, minimum, preferred, claims)
+                charge = _choose_charge(accounts, minimum, preferred, claims)
                 return self.with_owner(self._hold(accounts, charge), holder)
             waiter = Waiter(self, accounts, minimum, preferred, task_reservations, holder)
             self._waiters.append(waiter)
@@ -335,7 +335,7 @@ class WaitingLine:
             return waiter
 
     def reserve_now(
-        self, accounts: Sequence[Account], charge_for: Callable[[Room], Charge | None]
+        self, accounts: Sequence[Account], charge_for: Callable[[FreeAmounts], Charge | None]
     ) -> "Reservation | None":
         """Reserve the charge that ``charge_for`` returns for the free capacity, or nothing.
 
@@ -344,7 +344,7 @@ class WaitingLine:
         """
         with self.lock:
             claims = self._claims() if self._waiters and not _own_reservations() else {}
-            charge = charge_for(room_in(accounts, claims))
+            charge = charge_for(free_amounts(accounts, claims))
             if charge is None or _refusal(accounts, charge, None) is not None:
                 return None
             if claims and not _fits(accounts, charge, claims):
@@ -382,7 +382,7 @@ class WaitingLine:
         ahead = {} if waiter.task_reservations else claims
         if not _fits(accounts, minimum, ahead):
             return None
-        return self._hold(accounts, _sized(accounts, minimum, waiter.preferred, ahead))
+        return self._hold(accounts, _choose_charge(accounts, minimum, waiter.preferred, ahead))
 
     def _refuse_deadlocked(self) -> None:
         """Refuse the most recent of the deadlocked requests until no deadlock is left."""
@@ -420,7 +420,7 @@ class WaitingLine:
 
     def _hold(self, accounts: Sequence[Account], charge: Charge) -> Reservation:
         for account in accounts:
-            holds = account.holds
+            holds = account.reserved_amounts
             for dimension, amount in charge.items():
                 holds[dimension] = holds.get(dimension, 0) + amount  # type: ignore[operator]
         return Reservation(self, accounts, charge)
@@ -450,7 +450,7 @@ def _refusal(
             continue
         holds: Mapping[Dimension, Amount] = NOTHING
         if beside is None:
-            holds = account.holds
+            holds = account.reserved_amounts
         elif beside:
             holds = sum_of([each.charge for each in beside if account in each.accounts])
         refused = account.refusal(charge, holds)
@@ -459,23 +459,25 @@ def _refusal(
     return None
 
 
-def room_in(accounts: Iterable[Account], claims: Claims = NO_CLAIMS) -> dict[Dimension, Amount]:
+def free_amounts(
+    accounts: Iterable[Account], claims: Claims = NO_CLAIMS
+) -> dict[Dimension, Amount]:
     """Return how much all accounts can still reserve; ``claims`` are not free either."""
-    room: dict[Dimension, Any] = {}
+    smallest: dict[Dimension, Any] = {}
     for account in accounts:
-        used, holds = account.usage.amounts, account.holds
+        used, holds = account.usage.amounts, account.reserved_amounts
         for dimension, limit in account.limits.items():
             occupied = used.get(dimension, 0) + holds.get(dimension, 0)
             free = limit - (occupied + claims.get((account, dimension), 0))
-            if dimension not in room or free < room[dimension]:
-                room[dimension] = free
-    return room
+            if dimension not in smallest or free < smallest[dimension]:
+                smallest[dimension] = free
+    return smallest
 
 
 def _fits(accounts: Sequence[Account], charge: Charge, claims: Claims) -> bool:
     """Return whether a charge fits next to the usage, the reservations and the claims."""
     for account in accounts:
-        used, holds = account.usage.amounts, account.holds
+        used, holds = account.usage.amounts, account.reserved_amounts
         for dimension, amount in charge.items():
             limit = account.limits.get(dimension)
             if limit is None or not amount:
@@ -490,19 +492,19 @@ def _claim(claims: Claims, waiter: Waiter) -> None:
     for account in waiter.accounts:
         for dimension, amount in waiter.minimum.items():
             if dimension in account.limits:
-                place = (account, dimension)
-                claims[place] = claims.get(place, 0) + amount  # type: ignore[operator]
+                key = (account, dimension)
+                claims[key] = claims.get(key, 0) + amount  # type: ignore[operator]
 
 
-def _sized(
+def _choose_charge(
     accounts: Sequence[Account],
     minimum: Charge,
-    preferred: Callable[[Room], Charge] | None,
+    preferred: Callable[[FreeAmounts], Charge] | None,
     claims: Claims,
 ) -> Charge:
-    """Return the charge to hold: that of ``preferred`` if it fits, else ``minimum``."""
+    """Return the preferred charge if it fits, else ``minimum``."""
     if preferred is None:
         return minimum
-    preference = preferred(room_in(accounts, claims))
+    preference = preferred(free_amounts(accounts, claims))
     charge: Charge = preference if type(preference) is CheckedCharge else checked(preference)
     return charge if _fits(accounts, charge, claims) else minimum

@@ -52,7 +52,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One validation problem: its location in the graph, and a message that says how to fix it."""
+    """One validation problem: its location in the graph, and a message with advice."""
 
     place: str
     """Location of the problem: a dotted path from the root of the graph, such as ``steps.3.id``."""

@@ -80,7 +80,11 @@ class Scheduler:
         return self.finished(fact.step_id, _NO_HANDLES)
 
     def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
-        """Apply the end of a step like :meth:`tell`, without the cost of constructing a fact."""
+        """Apply the end of a step like :meth:`tell`, without the cost of constructing a fact.
+
+        Raises:
+            UnexpectedFactError: the step was not running.
+        """
         running = self._running
         if step_id not in running:
             raise UnexpectedFactError(f"Step {step_id!r} was not running.")

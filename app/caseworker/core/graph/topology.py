@@ -111,12 +111,12 @@ class Topology:
             sorter.prepare()
         except CycleError as error:
             raise GraphError(f"Edges form a cycle: {steps_text(error.args[1])}.") from None
-        layers_ = []
+        step_ids_by_layer = []
         while sorter.is_active():
             layer = sorter.get_ready()
             sorter.done(*layer)
-            layers_.append(tuple(sorted(layer, key=place.__getitem__)))
-        return tuple(layers_)
+            step_ids_by_layer.append(tuple(sorted(layer, key=place.__getitem__)))
+        return tuple(step_ids_by_layer)
 
 
 def _by_id(graph: StepGraph) -> dict[str, GraphStep]:

@@ -59,7 +59,7 @@ def problems_of(
         *_entry_warnings(view),
         *_cycle_problems(view),
         *_sharing_problems(view),
-        *_left_out(view),
+        *_unreachable_steps(view),
     )
 
 
@@ -326,7 +326,7 @@ def _sharing_problems(view: _GraphView) -> Iterator[Problem]:
         )
 
 
-def _left_out(view: _GraphView) -> Iterator[Problem]:
+def _unreachable_steps(view: _GraphView) -> Iterator[Problem]:
     """Warn about steps that are neither active nor linked.
 
     Yields nothing while an entry is invalid, because that would cause most of these warnings.

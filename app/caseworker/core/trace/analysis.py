@@ -176,7 +176,7 @@ def _halted_last(snapshot: Snapshot) -> list[TraceNode]:
         cut_ancestor = cut_off.get(node["parent_id"])
         if cut_ancestor is not None and number(node) < number(cut_ancestor):
             cut_off[node["node_id"]] = cut_ancestor
-        elif _began_anew(node, repetition):
+        elif _was_repeated(node, repetition):
             cut_off[node["node_id"]] = repetition
         elif node["status"] == "halt":
             halted.append(node)
@@ -184,13 +184,13 @@ def _halted_last(snapshot: Snapshot) -> list[TraceNode]:
 
 
 def _work_of(node: TraceNode) -> tuple[str | None, str, str]:
-    """Return what a node and its repetitions after an interruption have in common."""
+    """Return the identity that a node shares with its repetitions after an interruption."""
     is_system = node["kind"] == "system"
     name = path_of(node, node["metadata"]) if is_system else node["name"]
     return node["parent_id"], node["kind"], name
 
 
-def _began_anew(node: TraceNode, repetition: TraceNode) -> bool:
+def _was_repeated(node: TraceNode, repetition: TraceNode) -> bool:
     """Return whether a halted call was repeated, as ``repetition``, after it had ended."""
     halted = node["status"] == "halt" and repetition is not node
     return halted and repetition["start_ts_ms"] >= (node["end_ts_ms"] or 0)

@@ -167,6 +167,10 @@ class ExecutionGraph:
         """Create a node below ``parent_id`` and return its ID.
 
         Its status is ``created``, or ``running`` if ``running`` is set.
+
+        Raises:
+            ValueError: the kind is unknown, or ``parent_id`` is None.
+            RuntimeError: the root has ended.
         """
         if kind not in KINDS:
             raise ValueError(f"kind must be llm, tool or system, not {kind!r}")
@@ -194,7 +198,11 @@ class ExecutionGraph:
             lock.release()
 
     def begin_step(self, parent_id: str, name: str, metadata: Metadata) -> str:
-        """Create a running ``system`` node like :meth:`begin_node`, without validation."""
+        """Create a running ``system`` node like :meth:`begin_node`, without validation.
+
+        Raises:
+            RuntimeError: the root has ended.
+        """
         lock = self._lock
         lock.acquire()
         try:
@@ -327,7 +335,7 @@ class ExecutionGraph:
         _refuse_unless_text(optional=(stop_reason, error_class))
         if error_class is not None and status != "fail":
             raise ValueError(f"error_class requires the status fail, not {status}")
-        with self._lock:
+        with self._lock:  # reentrant: begin_node acquires it, too
             node_id = self.begin_node(parent_id, kind, name, model, metadata)
             self._tree.open[node_id]["start_ts_ms"] = start_ts_ms
             self._tree.end(node_id, status, end_ts_ms, stop_reason, error_class)

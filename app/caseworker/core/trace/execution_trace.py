@@ -136,8 +136,8 @@ class ExecutionTrace(TraceFields):
     def to_dict(self) -> JsonObject:
         """Return the trace as a JSON object, with payloads as ``as_json`` renders them."""
         names = [each.name for each in fields(self) if each.name != "steps"]
-        fields_ = {name: as_json(getattr(self, name)) for name in names}
-        return {**fields_, "steps": [_step_as_json(step) for step in self.steps]}
+        totals = {name: as_json(getattr(self, name)) for name in names}
+        return {**totals, "steps": [_step_as_json(step) for step in self.steps]}
 
     def _followed(self) -> "_Seen":
         """Return the steps of all sources; cached until a source's revision changes."""
@@ -205,11 +205,11 @@ def _insights(steps: Sequence[StepTrace]) -> Iterator[str]:
     outermost = [step for step in steps if "nested_in" not in step.metadata]
     if len(outermost) > 1:
         slowest = sorted(outermost, key=lambda step: -step.duration_ms)[:_MOST_NAMED]
-        yield f"Slowest: {_names_with_times(slowest, ', ')}"
+        yield f"Slowest: {_ids_with_durations(slowest, ', ')}"
     path = _critical_path(outermost)
     if len(path) < len(outermost):
         longest = sorted(path, key=lambda step: -step.duration_ms)[: 2 * _MOST_NAMED]
-        yield f"Critical path: {_names_with_times(sorted(longest, key=_start), ' > ')}"
+        yield f"Critical path: {_ids_with_durations(sorted(longest, key=_start), ' > ')}"
     halted = [step for step in steps if step.metadata.get("status") == "halt"]
     if halted:
         first = min(halted, key=_end)
@@ -238,7 +238,7 @@ def _incidents(step: StepTrace) -> Iterator[str]:
         yield f"recovered by {recovered_by}"
 
 
-def _names_with_times(steps: Sequence[StepTrace], separator: str) -> str:
+def _ids_with_durations(steps: Sequence[StepTrace], separator: str) -> str:
     return plain(separator.join(f"{step.step_id} {_ms(step.duration_ms)}" for step in steps))
 
 

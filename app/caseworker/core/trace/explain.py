@@ -100,10 +100,10 @@ def _headline(snapshot: Snapshot, root: TraceNode, outcome: str, queued_ms: int)
     yield f"Started {began:%Y-%m-%d %H:%M:%S} UTC{queued}."
     if waited_ms := waited_for_people_ms(snapshot):
         yield f"Waited {duration(waited_ms)} for approvals."
-    yield from _taken_over(snapshot)
+    yield from _imported(snapshot)
 
 
-def _taken_over(snapshot: Snapshot) -> Iterator[str]:
+def _imported(snapshot: Snapshot) -> Iterator[str]:
     """Yield a line for each run from which calls were imported, with their original cost."""
     by_run: dict[str, list[TraceNode]] = {}
     for node in snapshot["nodes"].values():

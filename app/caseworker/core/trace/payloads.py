@@ -54,7 +54,7 @@ class Payloads:
         if self.mode == "full":
             return value
         longest = self.max_chars if text_chars is None else text_chars
-        return redact_value(_Room(self.max_chars).of(value), max_chars=longest)
+        return redact_value(_CharLimit(self.max_chars).of(value), max_chars=longest)
 
     def beginning(self, text: str, chars: int) -> str | None:
         """Return the displayable form of the first ``chars`` characters; None in mode ``none``.
@@ -101,7 +101,7 @@ class Payloads:
         options = {name: value for name, value in parameters.items() if value is not None}
         if self.mode == "full":
             return {"messages": [dict(message) for message in messages], **options}
-        options = _Room(self.max_chars).of(options)
+        options = _CharLimit(self.max_chars).of(options)
         budget, entries, last = self.max_chars, [], len(messages) - 1
         for at, message in enumerate(messages):
             if "content" not in message:
@@ -115,17 +115,17 @@ class Payloads:
             entries.append({"role": role, "content": text})
             if len(message) > 2:
                 rest = {name: message[name] for name in message if name not in entries[-1]}
-                entries[-1] |= redact_value(_Room(budget).of(rest), max_chars=max(budget, 0))
+                entries[-1] |= redact_value(_CharLimit(budget).of(rest), max_chars=max(budget, 0))
                 budget -= _chars_of(rest, budget)
         return {"messages": entries, **redact_value(options, max_chars=self.max_chars)}
 
 
 @dataclass(slots=True)
-class _Room:
+class _CharLimit:
     """Limits a value to a number of characters before it is redacted.
 
-    Once the limit is used up, all further strings are omitted. A string is never cut here, because
-    a secret that is cut before redaction would not be recognised.
+    Once the limit is exhausted, all further strings are omitted. A string is never cut here,
+    because a secret that is cut before redaction would not be recognised.
     """
 
     _chars_left: int

@@ -59,11 +59,11 @@ class Changes(NamedTuple):
 class GraphCapture:
     """A graph at one point in time; cheap to capture, and convertible to a snapshot later.
 
-    For about 100,000 nodes, use ``json_parts`` instead of ``as_dict``. ``as_dict`` creates so many
-    dicts that garbage collection pauses all threads for tens of milliseconds, even if it runs in a
-    thread. Calling ``json.dumps`` on its result then holds the GIL for a long time. ``json_parts``
-    works in small batches. Yield between two parts: ``await asyncio.sleep(0)`` on the event loop,
-    ``time.sleep(0)`` in a thread.
+    For about 100,000 nodes, use ``json_parts`` instead of ``as_dict``. ``as_dict`` creates a dict
+    per node, so garbage collection pauses all threads for tens of milliseconds, even if it runs in
+    a thread. Calling ``json.dumps`` on its result then holds the GIL for a long time.
+    ``json_parts`` works in small batches. Yield between two parts: ``await asyncio.sleep(0)`` on
+    the event loop, ``time.sleep(0)`` in a thread.
     """
 
     chain_id: str

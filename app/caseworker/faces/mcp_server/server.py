@@ -39,7 +39,7 @@ from caseworker.platform.http.problems import (
 )
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.http.admission import Admissions
-from caseworker.runs.http.runs import view_for
+from caseworker.runs.http.runs import view_with_usage
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService
 
@@ -113,7 +113,7 @@ class OfferingServer:
         args = dict(params.arguments or {})
         try:
             if params.name == _GET_RUN.name:
-                wait = _taken_wait(args)
+                wait = _pop_wait(args)
                 run = await request.service(RunService).get(
                     RunKey(request.caller.tenant, str(args.get("run_id")))
                 )
@@ -121,7 +121,7 @@ class OfferingServer:
             for offers in self._offers:
                 for tool in await offers(request, params.name):
                     if tool.name == params.name:
-                        wait = WAIT_SECONDS if _has_own_wait(tool) else _taken_wait(args)
+                        wait = WAIT_SECONDS if _has_own_wait(tool) else _pop_wait(args)
                         return await self._run(context, request, tool, args, wait)
             return _refused("Unknown tool. tools/list lists the available tools.")
         except ValidationError as error:
@@ -172,7 +172,7 @@ class OfferingServer:
                 with suppress(Exception):
                     await context.session.report_progress(waited, wait, run.status.value)
         await request.require_still(AccessScope.READ)
-        view = (await view_for(run, request)).model_dump(mode="json")
+        view = (await view_with_usage(run, request)).model_dump(mode="json")
         return CallToolResult(
             content=[TextContent(text=json.dumps(view, ensure_ascii=False))],
             structured_content=view,
@@ -189,7 +189,7 @@ def _has_own_wait(tool: RunTool) -> bool:
     return _WAIT_NAME in tool.parameters.get("properties", {})
 
 
-def _taken_wait(args: dict[str, Any]) -> float:
+def _pop_wait(args: dict[str, Any]) -> float:
     """Remove ``wait_seconds`` from the arguments of a call and return it, capped at the maximum.
 
     Raises:

@@ -176,7 +176,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
     issued = await request.service(PostgresKeys).create(
-        _caller(request),
+        _require_credential(request),
         name=body.name,
         scopes=frozenset(map(KeyScope, body.scopes)),
         tenant=body.tenant,
@@ -193,7 +193,7 @@ async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) ->
 
     The operator sees the keys of all tenants, or of the tenant given.
     """
-    keys = await request.service(PostgresKeys).list(_caller(request), query.tenant)
+    keys = await request.service(PostgresKeys).list(_require_credential(request), query.tenant)
     return KeyList(keys=[KeyView.of(each) for each in keys])
 
 
@@ -211,7 +211,9 @@ async def rotate_key(
     The new key has the name, the scopes and the lifetime of the old one, starting now.
     """
     overlap = timedelta(seconds=body.overlap_seconds)
-    issued = await request.service(PostgresKeys).rotate(_caller(request), key_id, overlap=overlap)
+    issued = await request.service(PostgresKeys).rotate(
+        _require_credential(request), key_id, overlap=overlap
+    )
     request.service(Authentication).forget()
     return IssuedKeyView.issued(issued)
 
@@ -220,7 +222,7 @@ async def rotate_key(
 @requires(KeyScope.ADMIN)
 async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     """Revoke a key; every process rejects it within five seconds."""
-    revoked = await request.service(PostgresKeys).revoke(_caller(request), key_id)
+    revoked = await request.service(PostgresKeys).revoke(_require_credential(request), key_id)
     request.service(Authentication).forget()
     return KeyView.of(revoked)
 
@@ -234,7 +236,7 @@ async def get_caller(request: ApiRequest) -> CallerView:
     return CallerView.of_parts(request.caller, scopes=_in_order(request.caller))
 
 
-def _caller(request: ApiRequest) -> Caller:
+def _require_credential(request: ApiRequest) -> Caller:
     """Return the caller, who must have a credential to manage keys."""
     if request.caller.anonymous:
         raise CredentialRequiredError

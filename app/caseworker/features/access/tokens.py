@@ -174,15 +174,15 @@ def _read(document: bytes) -> Mapping[str | None, jwt.PyJWK]:
     listed = written.get("keys") if isinstance(written, dict) else None
     if not isinstance(listed, list):
         raise ValueError("no JWKS")
-    keys_: dict[str | None, jwt.PyJWK] = {}
+    signing_keys: dict[str | None, jwt.PyJWK] = {}
     for each in listed:
         is_public = isinstance(each, dict) and each.get("kty") in ("RSA", "EC", "OKP")
         if is_public and "d" not in each and each.get("use", "sig") == "sig":
             try:
-                keys_[each.get("kid")] = jwt.PyJWK(each)
+                signing_keys[each.get("kid")] = jwt.PyJWK(each)
             except (jwt.PyJWTError, ValueError, TypeError):
                 log.warning("jwks.key_not_understood")
-    return keys_
+    return signing_keys
 
 
 class IssuedTokens:

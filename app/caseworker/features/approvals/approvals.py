@@ -14,10 +14,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
-from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Decision, Question, Verdict
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.supervision import shielded
-from caseworker.nodes.fields import joined_places
+from caseworker.nodes.strict_parsing import joined_places
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.paging import Page
 from caseworker.platform.validation import field_of
@@ -93,7 +93,7 @@ class Deciding:
 class ApprovalStore(Protocol):
     """Stores the questions of all runs; every method is one transaction."""
 
-    async def ask(self, run: Run, question: StoredQuestion) -> Approval | None:
+    async def ask(self, run: Run, question: ApprovalRequest) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -114,7 +114,7 @@ class ApprovalStore(Protocol):
         ...
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Yield an event that is set when a question of the run is decided.
+        """Return a context manager that yields an event, set when a question is decided.
 
         A notification can be lost, so callers must also poll :meth:`decisions`.
         """
@@ -138,14 +138,14 @@ class ApprovalStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RunDesk:
+class RunApprovalStore:
     """Stores the questions of one execution of a run; retries while the database is unavailable."""
 
     store: ApprovalStore
     run: Run
     token: CancellationToken
 
-    async def ask(self, question: StoredQuestion) -> Decision | None:
+    async def ask(self, question: ApprovalRequest) -> Decision | None:
         """Store a question, unless it is already stored; return its decision, or None.
 
         Raises:
@@ -164,7 +164,7 @@ class RunDesk:
         return await shielded(looking, grace_seconds=ASK_GRACE_SECONDS)
 
     def listening(self) -> AbstractContextManager[Notification]:
-        """Yield an event that is set when a question of this run is decided."""
+        """Return a context manager that yields an event, set when a question is decided."""
         return self.store.listening(self.run.key)
 
 

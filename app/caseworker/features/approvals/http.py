@@ -94,7 +94,7 @@ class ApprovalView(View):
     message: str
     arguments: Any
     """Arguments that are used if the request is approved unchanged."""
-    schema_: dict[str, Any] | None = Field(alias="schema", serialization_alias="schema")
+    arguments_schema: dict[str, Any] | None = Field(alias="schema", serialization_alias="schema")
     """JSON Schema for replacement arguments; null if the arguments cannot be changed."""
     requested_at: datetime
     expires_at: datetime
@@ -181,8 +181,10 @@ async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiReque
 @router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
 async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> ApprovalList:
     """List the approvals requested by a run, oldest first, with their decisions."""
-    approvals_ = await request.service(RunApprovals).of_run(RunKey(request.caller.tenant, run_id))
-    return ApprovalList(approvals=[ApprovalView.of(each, request.root) for each in approvals_])
+    run_approvals = await request.service(RunApprovals).of_run(
+        RunKey(request.caller.tenant, run_id)
+    )
+    return ApprovalList(approvals=[ApprovalView.of(each, request.root) for each in run_approvals])
 
 
 @router.post(

@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.engine.approvals import Decision, Question, StoredQuestion, Verdict
+from caseworker.engine.approvals import ApprovalRequest, Decision, Question, Verdict
 from caseworker.features.approvals.approvals import Approval, Deciding
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Engines, transaction
@@ -108,7 +108,7 @@ class PostgresApprovals:
         self._engines = engines
         self.notifier = RunNotifier()
 
-    async def ask(self, run: Run, question: StoredQuestion) -> Approval | None:
+    async def ask(self, run: Run, question: ApprovalRequest) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -162,7 +162,7 @@ class PostgresApprovals:
             return await _read(connection, key, deciding.approval_id)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return an event that ``notifier`` sets when a question of the run is decided."""
+        """Return a context manager that yields an event, set when a question is decided."""
         return self.notifier.listening(key)
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
@@ -212,7 +212,7 @@ async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> A
     return None if row is None else _of_row(row)
 
 
-def _row_of(key: RunKey, stored_question: StoredQuestion) -> dict[str, Any]:
+def _row_of(key: RunKey, stored_question: ApprovalRequest) -> dict[str, Any]:
     question = stored_question.question
     return {
         "tenant_id": key.tenant,

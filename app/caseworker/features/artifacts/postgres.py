@@ -84,7 +84,11 @@ class PostgresArtifacts:
         return KeepOutcome.STORED
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
-        """Return the files of a run, oldest first; with ``name``, only the file of that name."""
+        """Return the files of a run, oldest first; with ``name``, only the file of that name.
+
+        Raises:
+            RunNotFoundError: the run does not exist.
+        """
         condition = and_(
             artifacts.c.tenant_id == runs.c.tenant_id, artifacts.c.run_id == runs.c.run_id
         )
@@ -103,14 +107,23 @@ class PostgresArtifacts:
         return [StoredArtifact(**row) for row in rows if row["name"] is not None]
 
     async def get(self, key: RunKey, name: str) -> StoredArtifact:
-        """Return the metadata of a file."""
-        artifacts_ = await self.find(key, name)
-        if not artifacts_:
+        """Return the metadata of a file.
+
+        Raises:
+            RunNotFoundError: the run does not exist.
+            ArtifactNotFoundError: the run has no file of this name.
+        """
+        matches = await self.find(key, name)
+        if not matches:
             raise ArtifactNotFoundError(name)
-        return artifacts_[0]
+        return matches[0]
 
     async def pieces(self, key: RunKey, artifact: StoredArtifact) -> AsyncGenerator[bytes, None]:
-        """Yield the contents of a file in chunks; each chunk is read when it is needed."""
+        """Yield the contents of a file in chunks; each chunk is read when it is needed.
+
+        Raises:
+            ArtifactNotFoundError: the file was deleted in the meantime.
+        """
         for offset in range(0, artifact.size_bytes, PIECE_BYTES):
             read = self.read(key, artifact, offset=offset, size=PIECE_BYTES)
             piece = await shielded(read, grace_seconds=READ_GRACE_SECONDS)

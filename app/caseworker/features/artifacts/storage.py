@@ -92,7 +92,7 @@ class KeepOutcome(Enum):
     """A limit of the run would be exceeded; nothing was written."""
 
 
-class NoRoomForArtifactError(ArtifactTooLargeError):
+class StorageFullError(ArtifactTooLargeError):
     """The file would exceed the run's limit on the number or total size of its files."""
 
     def __init__(self, limits: ArtifactLimits) -> None:
@@ -102,7 +102,7 @@ class NoRoomForArtifactError(ArtifactTooLargeError):
     def __str__(self) -> str:
         return (
             f"A run may keep {self._limits.max_per_run} files of {self._limits.max_run_bytes:,}"
-            " bytes together, and there is no room for this one."
+            " bytes together; this one exceeds the limit."
         )
 
 
@@ -123,10 +123,15 @@ class RunArtifacts:
         return CallArtifacts(self, call_key)
 
     async def keep(self, new: NewArtifact) -> None:
-        """Store a file; raise the same errors as :meth:`CallArtifacts.save`."""
+        """Store a file.
+
+        Raises:
+            StorageFullError: the run has no space left for it.
+            Stop: the run is no longer executed by this process.
+        """
         match await self._save(new):
             case KeepOutcome.FULL:
-                raise NoRoomForArtifactError(self.limits)
+                raise StorageFullError(self.limits)
             case KeepOutcome.LOST:
                 raise lost_run(self.token)
 

@@ -1,4 +1,4 @@
-"""Route for the administrative acts that were recorded."""
+"""HTTP route that lists the audit log."""
 
 from datetime import datetime
 from typing import Annotated
@@ -63,7 +63,8 @@ class AuditView(View):
 async def list_audit(query: Annotated[AuditQuery, Query()], request: ApiRequest) -> AuditView:
     """List administrative acts on the tenant's resources, newest first.
 
-    The operator sees the acts of all tenants, or of the tenant given.
+    The operator sees the acts of all tenants, or of the tenant in `tenant`. Other callers may only
+    name their own tenant.
     """
     caller, filters = request.caller, query.model_dump()
     if not caller.sees_all_tenants:

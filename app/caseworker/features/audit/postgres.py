@@ -48,10 +48,11 @@ class PostgresAudit:
         cursor: str | None,
         **filters: Any,
     ) -> Page[Mapping[str, Any]]:
-        """Return a page of acts, newest first.
+        """Return up to ``limit`` acts, newest first.
 
-        ``tenant`` restricts it to acts on that tenant's resources; ``filters`` are ``action``,
-        ``after`` and ``before``.
+        ``tenant`` restricts the page to acts on that tenant's resources; None covers all tenants.
+        ``filters`` must hold ``action`` (an Act or None), ``after`` and ``before`` (exclusive
+        instants or None).
 
         Raises:
             InvalidRunError: the cursor is invalid.

@@ -140,12 +140,13 @@ class Expansion:
     async def expand(
         self, graph: Graph, size_bytes: int, *, itself: DefinitionRef | None = None
     ) -> Expanded:
-        """Return the graph, whose JSON has about ``size_bytes``, with all references resolved.
+        """Return the graph with all references resolved.
 
-        ``itself`` is the reference to ``graph``, if it has one; it is used to detect a cycle.
+        ``size_bytes`` is the approximate size of its JSON. ``itself`` is the reference to
+        ``graph``, if it has one; it is used to detect a cycle.
 
         Raises:
-            GraphRefusedError: the graph is too large, or contains itself.
+            GraphRefusedError: the expanded graph is too large, or a definition contains itself.
         """
         limits = self._limits
         own_size = self._bounded(await self.compute(lambda: GraphSize.of(graph), size_bytes))

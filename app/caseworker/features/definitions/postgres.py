@@ -55,7 +55,7 @@ from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.connections import Connection, Patience
 from caseworker.platform.postgres.engines import Engines, transaction
-from caseworker.platform.postgres.group_commit import GroupCommit, Later
+from caseworker.platform.postgres.group_commit import GroupCommit, RetryLater
 from caseworker.platform.postgres.json_text import dump, exact_dump
 from caseworker.platform.postgres.locks import LOCK_DEFINITIONS
 from caseworker.runs.errors import GraphRefusedError
@@ -127,10 +127,10 @@ class DefinitionHeads:
 
 async def heads_of(
     connection: psycopg.AsyncConnection[Any], keys: Sequence[HeadKey]
-) -> Sequence[DefinitionVersion | Later | None]:
+) -> Sequence[DefinitionVersion | RetryLater | None]:
     """Return the version that each reference resolves to, in the same order.
 
-    An element is None if the version does not exist, or Later if the lookup must be retried.
+    An element is None if the version does not exist, or RetryLater if the lookup must be retried.
     """
     cursor = await connection.execute(HEADS, (asked_for(keys),))
     rows_by_place = {row.pop("place"): row for row in await cursor.fetchall()}
@@ -240,6 +240,7 @@ class PostgresDefinitions:
 
         Raises:
             ContainedDefinitionGoneError: one of ``new.uses`` no longer exists.
+            GraphRefusedError: an edge does not state its channel.
         """
         try:
             async with transaction(self._engines.work, new.tenant) as connection:
@@ -379,12 +380,12 @@ async def _add(connection: AsyncConnection, new: NewDefinition, usual: Quota) ->
 
 
 async def _heads_of(
-    connection: AsyncConnection, tenant: str, references: Iterable[DefinitionRef]
+    connection: AsyncConnection, tenant: str, refs: Iterable[DefinitionRef]
 ) -> Mapping[DefinitionRef, DefinitionVersion]:
-    refs = list(references)
-    parameters = asked_for((tenant, ref) for ref in refs)
+    ordered_refs = list(refs)
+    parameters = asked_for((tenant, ref) for ref in ordered_refs)
     rows = await connection.exec_driver_sql(HEADS, (parameters,))
-    return {refs[row.place]: _head(row) for row in rows}
+    return {ordered_refs[row.place]: _head(row) for row in rows}
 
 
 async def _definitions(

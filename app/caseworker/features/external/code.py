@@ -115,13 +115,13 @@ async def run_code(
     work, usual = StepWork(context), execution_context(context, step_input)
     if function.blocking:  # its thread has no event loop
         work.session.touch()
-    limits_ = {each.name: getattr(usual, each.name) for each in fields(usual)}
+    usual_limits = {each.name: getattr(usual, each.name) for each in fields(usual)}
     try:
         try:
             async with asyncio.timeout(None) as limit:
                 work.limit = limit
-                running = function.execute(CodeContext(**limits_, **about, work=work))
-                result = await contained(running, passing=STOPS)
+                running = function.execute(CodeContext(**usual_limits, **about, work=work))
+                result = await contained(running, unchanged=STOPS)
         finally:
             await work.close()
     except (Exception, BaseExceptionGroup):
@@ -149,7 +149,7 @@ class StepWork:
     def session(self) -> GatewaySession:
         """The recorded calls of the step; most functions need none."""
         session = GatewaySession(ExternalData(), self.context)
-        session.restart()
+        session.start_next_attempt()
         session.on_end(self._interrupt)
         return session
 
@@ -164,7 +164,12 @@ class StepWork:
         return threading.get_ident() != self._thread
 
     def check(self) -> None:
-        """Raise the stop of the step, or one if its function has ended."""
+        """Check that the step may still make calls.
+
+        Raises:
+            Stop: the step was stopped.
+            HandOver: the function of the step has ended.
+        """
         if (stop := self.stop) is not None:
             raise stop.with_traceback(None)
         if self._closed:
@@ -244,14 +249,14 @@ class StepWork:
         self.check()
         digest, number = self._next(question)
         path = self.context.path.call("ask", f"{digest}-{number}")
-        question_ = Question(
+        approval_question = Question(
             subject=self.context.node_id,
             message=question,
             arguments={},
             schema=None,
             timeout_seconds=timeout_seconds,
         )
-        return await self.context.service(Approvals).decision(self.context, path, question_)
+        return await self.context.service(Approvals).decision(self.context, path, approval_question)
 
     def _next(self, text: str) -> tuple[str, int]:
         """Return the digest of a text, and how often the function has used it."""
@@ -275,7 +280,7 @@ class _FunctionCall(Call):
             AttemptError: the function raised an exception.
         """
         try:
-            return Reply(await contained(self._result(), passing=STOPS))
+            return Reply(await contained(self._result(), unchanged=STOPS))
         except Exception as error:
             message, kind = message_of_error(error), class_of(error)
             raise AttemptError(message, error_class=kind, retryable=False) from error
@@ -284,7 +289,7 @@ class _FunctionCall(Call):
         if inspect.iscoroutinefunction(self.function):
             result = await self.function()
         else:
-            result = await in_thread(self.function, self.threads, passing=STOPS)
+            result = await in_thread(self.function, self.threads, unchanged=STOPS)
             result = await result if is_awaitable(result) else result
         max_bytes = self.limits.max_value_bytes
         return (await result_of_async([result], threads=self.threads, max_bytes=max_bytes))[
@@ -309,7 +314,11 @@ class StepModels:
 
     @property
     def anthropic_base_url(self) -> str:
-        """Base URL for clients of Anthropic; raises as :attr:`base_url`."""
+        """Base URL for clients of Anthropic that open their own connections.
+
+        Raises:
+            RuntimeError: this process does not serve HTTP.
+        """
         return self._url("anthropic_base_url")
 
     @cached_property

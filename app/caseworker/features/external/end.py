@@ -103,7 +103,10 @@ class SessionWork:
 
     @asynccontextmanager
     async def waits(self, path: StepPath) -> AsyncIterator[None]:
-        """Mark the block as the wait for the client."""
+        """During the block, record that the run waits for its client.
+
+        This keeps the run from being suspended.
+        """
         self._activity.working[self] = path  # no approval suspends the run of a client
         async with self._activity.waits(path):
             yield

@@ -123,7 +123,11 @@ class Owners:
     ) -> Response | None:
         """Have the owner of a run answer a request; None if it hangs and loses the run.
 
-        Raises as :meth:`Forwarder.forward`.
+        Raises:
+            UnreachableError: no connection could be established.
+            BrokenOffError: the connection was closed before the response.
+            MisdirectedError: another process must handle the request.
+            ClientDisconnect: the client of the request is gone.
         """
         sending = asyncio.ensure_future(self.forwarder.forward(request, content, owner))
         try:
@@ -161,7 +165,7 @@ class Owners:
         if (run := run_of(key)) is None:
             return None
         owner = (await self.attempts.owner_of(run)).address
-        # The same work for a run that has no owner or does not exist, which nobody may find out.
+        # The same work if the run has no owner or does not exist: the time must not reveal it.
         is_genuine = is_made_with(key, "" if owner is None else owner.secret)
         if owner is None or owner == self.address or not is_genuine:
             return None

@@ -69,7 +69,7 @@ def model_calls(context: FlowContext) -> Iterator[RecordedCall]:
         wire = one.value[WIRE] if is_complete else {}
         yield call_named(
             key.removeprefix(prefix),
-            attempt=0 if one.taken_over else wire.get("attempt", 0),
+            attempt=0 if one.imported else wire.get("attempt", 0),
             lane=wire.get("lane", ""),
             is_complete=is_complete,
             is_open=one.outcome is CallOutcome.UNKNOWN,

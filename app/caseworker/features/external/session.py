@@ -36,7 +36,7 @@ from caseworker.models.run_models import RunModels
 from caseworker.nodes.agent.definition import ToolUses
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
-from caseworker.nodes.fields import StepData
+from caseworker.nodes.strict_parsing import StepData
 from caseworker.runs.run import RunKey
 from caseworker.tools.ports import ToolResult
 
@@ -199,7 +199,7 @@ class GatewaySession:
         self.tools.opened(attempt, replays=replays)
         self._work.cancel(except_for=self.tools.running.keys())  # a tool may not be repeatable
 
-    def restart(self) -> None:
+    def start_next_attempt(self) -> None:
         """Note that the code of the step is executed, from its start, with the recorded replies."""
         latest = max((call.attempt for call in self.attempts.calls.every), default=0)
         self.start_attempt(latest + 1, first_use=True)
@@ -209,7 +209,9 @@ class GatewaySession:
     ) -> PendingReply:
         """Begin a call and return its reply; ``repetition`` as for :meth:`answer`.
 
-        Raises as :meth:`begin_call`.
+        Raises:
+            RunEndedError: the run ended while the body of the request arrived.
+            SupersededError: a later attempt was opened since then.
         """
         await self.begin_call(key)
         return self.answer(call_request, **repetition)
@@ -271,7 +273,7 @@ class GatewaySession:
         relay = reply.relay
         self._end.check()
         if entry.answered is None:
-            entry.answered = await self._durable(self._perform(call_request, entry, reply))
+            entry.answered = await self._finish_durably(self._perform(call_request, entry, reply))
             entry.is_complete = True
             value = entry.answered.value
             if objects := value[WIRE].get(OBJECTS):
@@ -290,7 +292,9 @@ class GatewaySession:
     ) -> Answered:
         """Report the tools whose results a request contains, and make its call.
 
-        Raises as :meth:`_call`.
+        Raises:
+            CallFailedError: every attempt failed, and no part of a reply was passed on.
+            Stop: a limit or a cancel request refused or interrupted the call.
         """
         await self.tools.report(call_request.body.results)
         root = self._context.path.call("llm", entry.key).text
@@ -316,7 +320,7 @@ class GatewaySession:
         note_stored()
         return answered
 
-    async def _durable(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _finish_durably(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of work; make it durable before the client receives it.
 
         Raises:
@@ -343,7 +347,7 @@ class GatewaySession:
         self.touch()
         call = self.tools.call_for(name, args)
         if call.answered is None:
-            work = self._durable(self.tools.result(offer, call, name, args))
+            work = self._finish_durably(self.tools.result(offer, call, name, args))
             call.answered = self._start(work, self.tools.path_of(call))
             call.is_complete = True
             self.tools.note_start(call)
@@ -379,10 +383,13 @@ class GatewaySession:
     async def perform(self, call: Call) -> Answered:
         """Make a call of the step, or replay it; a limit that it reaches ends the step.
 
-        Raises as :meth:`Calls.perform`.
+        Raises:
+            CallFailedError: the call failed, and its retries are exhausted or it is not retryable.
+            OutcomeUnknownError: an earlier attempt may have taken effect and must not be repeated.
+            Stop: a limit or a cancel request refused or interrupted the call.
         """
         parent = self._context.trace_parent
-        return await self._durable(
+        return await self._finish_durably(
             self._context.calls.perform(call, parent=parent, scope=self.scope)
         )
 

@@ -25,8 +25,8 @@ from caseworker.features.external.tools import (
     CHILD,
 )
 from caseworker.nodes.agent.execution import Agents
-from caseworker.nodes.fields import StepData
 from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
+from caseworker.nodes.strict_parsing import StepData
 from caseworker.runs.execute.outcome import RESULT
 from caseworker.runs.journal.replay import spent_before
 from caseworker.runs.run import CallRecord, RunKey
@@ -159,6 +159,8 @@ class ExternalNode:
 
         Raises:
             Stop: a limit was reached, or the client sent nothing for too long.
+            HandOver: the parent run did not start in this process within ``PARENT_SECONDS``;
+                another process must execute this run.
             RecordedFailureError: the client reported an error.
         """
         sessions, key = context.service(Sessions), RunKey(context.run.tenant, context.run_id)

@@ -240,7 +240,7 @@ class OfferedTools:
         for prefix in (path.text, path.record_key):
             for key, one in self._context.calls.journal.recorded_below(prefix).items():
                 made_in, name, *inner = key.removeprefix(prefix).split("/")
-                attempt = 0 if one.taken_over else int(made_in)
+                attempt = 0 if one.imported else int(made_in)
                 call = call_named(name, attempt=attempt, made_in=int(made_in), is_open=True)
                 call = calls.setdefault(f"{made_in}/{name}", call)
                 if one.outcome in _ENDED and not inner:

@@ -19,7 +19,7 @@ from typing import Final
 
 from caseworker.core.budget.accounts import TENANT, AccountLimit, Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import Room
+from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.core.budget.usage import Charge
 from caseworker.runs.journal.journal import RunJournal
 
@@ -110,7 +110,7 @@ class Accounts:
         """Return the accounts in which the calls of a run of ``tenant`` reserve."""
         return AccountsOfRun(tenant, self, journal)
 
-    def place(self, tenant: str) -> QueuePosition:
+    def queue_position(self, tenant: str) -> QueuePosition:
         """Return a new position behind all waiting calls of a tenant."""
         return QueuePosition(self._tenants[tenant])
 
@@ -119,17 +119,17 @@ class Accounts:
         self._tenants[tenant].limits = limits
         self._tenants[tenant].answered_at = self._clock()
 
-    def room(self, tenant: str) -> Room:
+    def free_amounts(self, tenant: str) -> FreeAmounts:
         """Return about how much is free in the accounts of a tenant, by dimension, if known."""
         state = self._tenants[tenant]
-        room: dict[Dimension, Decimal] = {}
+        amounts: dict[Dimension, Decimal] = {}
         if self._clock() - state.answered_at > FRESH_SECONDS:
-            return room
+            return amounts
         for limit in state.limits:
             is_over = limit.resets_at <= datetime.now(UTC)
-            free = limit.limit - (0 if is_over else limit.used + limit.reserved)
-            room[limit.dimension] = min(free, room.get(limit.dimension, free))
-        return room
+            left = limit.limit - (0 if is_over else limit.used + limit.reserved)
+            amounts[limit.dimension] = min(left, amounts.get(limit.dimension, left))
+        return amounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +140,13 @@ class AccountsOfRun:
     accounts: Accounts
     journal: RunJournal
 
-    def room(self) -> Room:
+    def free_amounts(self) -> FreeAmounts:
         """Return about how much is free in the accounts; a dimension without a limit is absent."""
-        return self.accounts.room(self.tenant)
+        return self.accounts.free_amounts(self.tenant)
 
-    def place(self) -> QueuePosition:
+    def queue_position(self) -> QueuePosition:
         """Return a new position behind all calls that wait for the accounts in this process."""
-        return self.accounts.place(self.tenant)
+        return self.accounts.queue_position(self.tenant)
 
     async def barrier(self, hold: Hold) -> HoldAnswer:
         """Pass the journal's barrier and reserve ``hold``.

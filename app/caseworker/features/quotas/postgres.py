@@ -221,7 +221,7 @@ class RunAdmission:
         return state
 
     async def _let_calls_reserve(self, connection: AsyncConnection, rate: RateState | None) -> None:
-        """Refuse the run if the quota is used up; otherwise each of its calls reserves its cost."""
+        """Refuse the run if the quota is exhausted; otherwise its calls reserve their costs."""
         key = self.new.key
         costs = await connection.exec_driver_sql(COSTS, {"tenant": key.tenant})
         use = costs.mappings().one()

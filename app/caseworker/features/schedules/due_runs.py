@@ -31,8 +31,8 @@ from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.platform.postgres.locks import LOCK_TENANT
-from caseworker.runs.accept.postgres.acceptance import ACCEPT_QUEUED, RunInsert
-from caseworker.runs.accept.postgres.acceptance import UNLIMITED as UNLIMITED_QUEUE
+from caseworker.runs.accept.postgres.batch_accept import ACCEPT_QUEUED, RunInsert
+from caseworker.runs.accept.postgres.batch_accept import UNLIMITED as UNLIMITED_QUEUE
 from caseworker.runs.errors import QueueFullError, QuotaExceededError, RunConflictError
 from caseworker.runs.execute.postgres.runs import StoreLimits, accept_in, cancel_in
 from caseworker.runs.observers import RunObservers

@@ -23,8 +23,8 @@ def open_schedules(parts: Parts) -> Opened:
     firing = ScheduleFiring(parts.engines, parts.limits, observers=parts.observers)
     due, rejected = Search(NEXT_DUE), Search(RETRY_DUE)
     loops = {
-        "schedules": partial(due.keep, firing.fire_due),
-        "rejected schedules": partial(rejected.keep, firing.retry, RETRY_SECONDS),
+        "schedules": partial(due.run_when_due, firing.fire_due),
+        "rejected schedules": partial(rejected.run_when_due, firing.retry, RETRY_SECONDS),
     }
     return Opened(services=[store], loops=loops, searches=[due, rejected])
 

@@ -55,7 +55,7 @@ from caseworker.runs.http.fields import DefinitionName, WebhookCheck
 from caseworker.runs.http.kinds import QUEUED_BODIES, SECRET_FIELDS, RunView, body_of_kind, one_of
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
-from caseworker.runs.http.runs import answer_of, view_for
+from caseworker.runs.http.runs import answer_of, view_with_usage
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService, new_run_id
@@ -143,7 +143,7 @@ class ScheduleView(View):
     def of(cls, schedule: Schedule, caller: Caller) -> Self:
         """Return the view of a schedule, without fields that the caller may not see."""
         hidden = frozenset() if KeyScope.RUN in caller.scopes else _OF_ITS_CALLER
-        run = {name: it for name, it in schedule.run.sent.items() if name not in hidden}
+        run = {name: it for name, it in schedule.run.body.items() if name not in hidden}
         return cls.of_parts(schedule, schedule.timing, run=run)
 
 
@@ -171,7 +171,7 @@ async def new_schedule(name: str, body: ScheduleBody, request: ApiRequest) -> Ne
         raise ProblemError(INVALID_REQUEST, violations=violations)
     new = await _admitted(body.run, request)
     run = ScheduledRun(
-        sent=(await request.json())["run"],
+        body=(await request.json())["run"],
         request=new.request,
         request_hash=new.request_hash,
         metadata=new.metadata,
@@ -198,8 +198,10 @@ async def _admitted(body: RunFields, request: ApiRequest) -> NewRun:
         await new.require_models_of(quota.models)
     except (ProblemError, GraphRefusedError, DefinitionNotFoundError) as error:
         problem = request.problem_of(error)
-        violations_ = [Violation(f"run.{each.field}", each.message) for each in problem.violations]
-        raise ProblemError(problem.kind, problem.detail, violations=violations_) from None
+        run_violations = [
+            Violation(f"run.{each.field}", each.message) for each in problem.violations
+        ]
+        raise ProblemError(problem.kind, problem.detail, violations=run_violations) from None
     return new
 
 
@@ -319,7 +321,7 @@ async def run_schedule(name: ScheduleNamePath, request: ApiRequest) -> Response:
         RunKey(tenant, new_run_id()), about, idempotency_key=key, named=False
     )
     accepted = await request.service(RunService).accept(new)
-    view = await view_for(accepted.run, request)
+    view = await view_with_usage(accepted.run, request)
     return answer_of(view, view.links, accepted, ended=False)
 
 

@@ -207,7 +207,7 @@ def _values(new: NewSchedule) -> dict[str, Any]:
         "max_catch_up": timing.max_catch_up,
         "overlap": new.overlap.value,
         "paused": new.paused,
-        "sent": dict(run.sent),
+        "sent": dict(run.body),
         "request": request_to_json(run.request),
         "request_hash": run.request_hash,
         "metadata": dict(run.metadata),
@@ -219,7 +219,7 @@ def schedule_of(row: Row) -> Schedule:
     """Return the schedule in a row."""
     hook = row["webhook"]
     run = ScheduledRun(
-        sent=row["sent"],
+        body=row["sent"],
         request=request_from_json(row["request"]),
         request_hash=row["request_hash"],
         metadata=row["metadata"],

@@ -37,7 +37,7 @@ class TooManySchedulesError(Exception):
 class ScheduledRun:
     """The request from which the runs of a schedule are created."""
 
-    sent: Mapping[str, Any]
+    body: Mapping[str, Any]
     """The request as the caller sent it, before defaults were filled in."""
     request: RunRequest
     request_hash: str
@@ -56,9 +56,9 @@ class ScheduledRun:
             metadata={**about, **self.metadata},
             webhook=self.webhook,
             queueing=Queueing(
-                priority=int(self.sent.get("priority") or 0),
-                concurrency_key=self.sent.get("concurrency_key"),
-                concurrency_limit=int(self.sent.get("concurrency_limit") or 1),
+                priority=int(self.body.get("priority") or 0),
+                concurrency_key=self.body.get("concurrency_key"),
+                concurrency_limit=int(self.body.get("concurrency_limit") or 1),
             ),
             **more,
         )

@@ -74,7 +74,11 @@ class SpanExport:
         """Do nothing, because spans are exported when the run ends."""
 
     def ended(self, run: Run, graph: Mapping[str, Any] | None) -> None:
-        """Export the spans of a run, unless the caller marked its trace as not sampled."""
+        """Queue the spans of a run for export.
+
+        Does nothing without a graph, or if the caller marked the trace as not sampled. The spans of
+        more than ``AT_ONCE`` nodes are built in a thread.
+        """
         context = context_of_run(run.key.tenant, run.key.run_id, run.request.traceparent)
         if graph is None or not context.sampled:
             return

@@ -39,8 +39,8 @@ from caseworker.runs.http.admission import (
     GraphAdmission,
     agent_of,
     canonical_body,
+    effective_limits,
     fits,
-    given_limits,
     limits_spending,
     metadata_violations,
     reference_from,
@@ -97,7 +97,7 @@ class NewThreadBody(BodyModel):
         return self
 
 
-class GoOnBody(BodyModel):
+class ContinueAnswerBody(BodyModel):
     """Options for continuing an answer."""
 
     run_id: RunId | None = None
@@ -111,7 +111,7 @@ class GoOnBody(BodyModel):
     """JSON object that is returned with the run and not interpreted by the service."""
 
 
-class AnswerBody(GoOnBody):
+class AnswerBody(ContinueAnswerBody):
     """Options for answering a message."""
 
     agent: AgentOrName | None = None
@@ -185,7 +185,7 @@ class ThreadAdmission:
         await new.require_models_of((await self._quota_of(tenant)).quota.models)
         return thread
 
-    def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:
+    def run_id(self, thread: Thread, body: ContinueAnswerBody, idempotency_key: str | None) -> str:
         """Return the run ID for a new answer.
 
         That is the ID in the body, else one derived from the idempotency key, else a generated one.
@@ -210,18 +210,22 @@ class ThreadAdmission:
         new = replace(new, key=key, request=request, request_hash=request_hash)
         return new, _ends(new.prepared)
 
-    def going_on(self, source: Run, body: GoOnBody, key: RunKey, request_hash: str) -> NewRun:
+    def continued_run(
+        self, source: Run, body: ContinueAnswerBody, key: RunKey, request_hash: str
+    ) -> NewRun:
         """Return a run that resumes ``source`` and inherits the limits that the body omits."""
-        budget_body, earlier, limits = body.budget, source.request, self._limits
-        budget = given_limits(budget_body, earlier.budget).merged_with(limits.budget_ceiling)
+        requested_budget, earlier, limits = body.budget, source.request, self._limits
+        budget = effective_limits(requested_budget, earlier.budget).merged_with(
+            limits.budget_ceiling
+        )
         prices = earlier.requires_prices
-        if budget_body is not None and "max_cost_usd" in budget_body.stated:
-            prices = requires_prices(budget_body, earlier.budget, limits)
+        if requested_budget is not None and "max_cost_usd" in requested_budget.sent_names:
+            prices = requires_prices(requested_budget, earlier.budget, limits)
         request = replace(
             earlier,
             budget=budget,
             requires_prices=prices,
-            limits_spending=earlier.limits_spending or limits_spending(budget_body),
+            limits_spending=earlier.limits_spending or limits_spending(requested_budget),
             deadline=body.deadline,
             source=RunSource(source.key.run_id),
         )
@@ -232,17 +236,17 @@ class ThreadAdmission:
         self, thread: Thread, body: AnswerBody, question: str
     ) -> tuple[NewRun, tuple[Mapping[str, Any], ...]]:
         """Return a validated run of the agent or graph that answers, and the user's tools."""
-        kind, definition_ = next(_definitions_in(body), (thread.kind, thread.definition))
+        kind, definition = next(_definitions_in(body), (thread.kind, thread.definition))
         rules = cast("GraphAdmission", self._admissions[RunKind(kind)])
         inputs = dict(thread.inputs if body.inputs is None else body.inputs)
-        stored = None
-        if is_reference(definition_):
+        stored_definition = None
+        if is_reference(definition):
             with suppress(DefinitionNotFoundError):
-                reference = reference_from(definition_, kind)
-                stored = await self._definitions.get(thread.tenant, reference)
+                reference = reference_from(definition, kind)
+                stored_definition = await self._definitions.get(thread.tenant, reference)
         run = GraphRunBody.model_construct(
             kind="graph",
-            graph=rules.chat_graph(definition_, stored, with_inputs=bool(inputs)),
+            graph=rules.chat_graph(definition, stored_definition, with_inputs=bool(inputs)),
             inputs={**rules.by_handle(inputs), DEFAULT_HANDLE: question},
             **{name: getattr(body, name) for name in ("budget", "deadline", "seed", "timezone")},
             metadata=body.metadata,
@@ -252,7 +256,10 @@ class ThreadAdmission:
         except GraphRefusedError as refused:
             raise GraphRefusedError(KINDS[kind].at_home(refused.problems), kind) from None
         require_none(list(rules.unfit_values(new.request.graph or {}, inputs)))
-        request = replace(new.request, definition_ref=None if stored is None else stored.head.ref)
+        request = replace(
+            new.request,
+            definition_ref=None if stored_definition is None else stored_definition.head.ref,
+        )
         brought = await self._users_tools(thread)
         # The transaction that accepts the run calls it: it must not need another connection.
         require_models = partial(self._require_models, kind, request.graph or {}, brought)
@@ -293,7 +300,7 @@ class ThreadAdmission:
         except GraphRefusedError as refused:
             raise _in_tools(refused) from None
 
-    def _violations(self, body: NewThreadBody | GoOnBody) -> Iterator[Violation]:
+    def _violations(self, body: NewThreadBody | ContinueAnswerBody) -> Iterator[Violation]:
         limits = self._limits
         yield from metadata_violations(body.metadata, limits)
         inputs = None if not isinstance(body, NewThreadBody | AnswerBody) else body.inputs
@@ -339,7 +346,7 @@ def _in_tools(refused: GraphRefusedError) -> ProblemError:
     return ProblemError(INVALID_REQUEST, violations=graph_violations(refused.problems))
 
 
-def thread_request_hash(action: str, message_id: str | None, body: GoOnBody) -> str:
+def thread_request_hash(action: str, message_id: str | None, body: ContinueAnswerBody) -> str:
     """Return a SHA-256 in hexadecimal that identifies repetitions of the same thread request.
 
     It covers the action, the message and the meaning of the body, except its ``run_id``.

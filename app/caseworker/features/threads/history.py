@@ -14,7 +14,7 @@ from caseworker.models.ports import Message, ToolCall
 from caseworker.nodes.agent.output import FINISH
 from caseworker.runs.run import RunStatus
 
-GO_ON = "Go on."
+CONTINUE_TEXT = "Go on."
 """User message that is inserted if a model must continue although its last answer was complete."""
 MAX_ANSWERS_WITH_CALLS = 20
 """Number of most recent answers that include their tool calls. Older answers are text only."""
@@ -25,7 +25,7 @@ MAX_CALL_BYTES = 256 * 1024
 def spoken(
     branch: Sequence[ThreadMessage], calls: Mapping[str, Sequence[Message]]
 ) -> Iterator[Message]:
-    """Yield a branch's messages for the model, with :data:`GO_ON` between consecutive answers.
+    """Yield a branch's messages for the model; :data:`CONTINUE_TEXT` separates two answers.
 
     ``calls`` maps the ID of an answer to the tool calls that it made and their results, which come
     before it. Messages without text are skipped. So is the text of a stopped answer if its last
@@ -36,7 +36,7 @@ def spoken(
         if not message.content:
             continue
         if last is message.role is Role.ASSISTANT:
-            yield Message(role="user", content=GO_ON)
+            yield Message(role="user", content=CONTINUE_TEXT)
         tool_messages = calls.get(message.message_id, ())
         yield from tool_messages
         texts = [one.content for one in tool_messages if one.role == "assistant"]
@@ -53,10 +53,10 @@ def history_of(
     ``answers`` are the stored answers of the branch by message ID. The newest ones include their
     tool calls.
     """
-    messages_ = list(spoken(branch, _calls_in(branch, answers)))
-    if not messages_ or messages_[-1].role != "user":
-        messages_.append(Message(role="user", content=GO_ON))
-    return messages_
+    history = list(spoken(branch, _calls_in(branch, answers)))
+    if not history or history[-1].role != "user":
+        history.append(Message(role="user", content=CONTINUE_TEXT))
+    return history
 
 
 def _calls_in(
@@ -100,15 +100,15 @@ def _rounds(messages: Sequence[Mapping[str, Any]]) -> Iterator[Message]:
     for at, message in enumerate(messages):
         behind = takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])
         results = {one["tool_call_id"]: one["content"] for one in behind if "content" in one}
-        calls_ = [
+        tool_calls = [
             ToolCall(id=call["id"], name=call["name"], arguments=call["arguments"])
             for call in message.get("tool_calls", ())
             if call["name"] != FINISH and call["id"] in results
         ]
-        if not calls_:
+        if not tool_calls:
             continue
         content = message.get("content", "")
-        yield Message(role="assistant", content=content, tool_calls=tuple(calls_))
-        for call in calls_:
+        yield Message(role="assistant", content=content, tool_calls=tuple(tool_calls))
+        for call in tool_calls:
             result = results[call.id]
             yield Message(role="tool", content=result, tool_call_id=call.id, tool_name=call.name)

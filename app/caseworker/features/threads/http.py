@@ -12,8 +12,8 @@ from fastapi import Path, Query, Response
 
 from caseworker.features.threads.admission import (
     AnswerBody,
+    ContinueAnswerBody,
     EditBody,
-    GoOnBody,
     MessageBody,
     NewThreadBody,
     ThreadAdmission,
@@ -53,7 +53,7 @@ from caseworker.runs.http.problems import (
     TOO_MANY_PENDING_CANCELS,
     TOO_MANY_STREAMS,
 )
-from caseworker.runs.http.runs import answer_of, awaited, view_for
+from caseworker.runs.http.runs import answer_of, awaited, view_with_usage
 from caseworker.runs.http.views import CancelReceipt
 from caseworker.runs.ports import Accepted
 from caseworker.runs.run import NewRun, RunKey
@@ -274,7 +274,7 @@ _ANSWERING: dict[str, Any] = {
     "openapi_extra": {"parameters": [*POST_HEADERS, *EVENT_HEADERS]},
 }
 _NOTHING_MORE = AnswerBody()
-_AS_IT_WAS = GoOnBody()
+_AS_IT_WAS = ContinueAnswerBody()
 _NO_REASON = CancelThreadBody()
 
 NextTurn = Callable[[Thread, MessagePlace], Awaitable[PlannedReply]]
@@ -387,7 +387,7 @@ async def continue_message(
     thread_id: ThreadIdPath,
     message_id: MessageIdPath,
     request: ApiRequest,
-    body: GoOnBody = _AS_IT_WAS,
+    body: ContinueAnswerBody = _AS_IT_WAS,
 ) -> Response:
     """Continue an answer.
 
@@ -426,7 +426,7 @@ class _Action:
     request: ApiRequest
     name: str
     message_id: str | None
-    body: GoOnBody
+    body: ContinueAnswerBody
     turn: NextTurn
     at: str | None
     """ID of the message that the request is about; None for the newest message of the thread."""
@@ -443,7 +443,7 @@ class _Action:
         view = TurnView(
             user=MessageView.of(*user[0]) if user else None,
             assistant=MessageView.of(*assistant),
-            run=await view_for(run, request),
+            run=await view_with_usage(run, request),
         )
         accepted = answered.accepted
         return answer_of(view, view.run.links, accepted, ended=run.finished, wait=wait)
@@ -497,10 +497,10 @@ class _Action:
     ) -> tuple[NewRun, list[str]]:
         request, body = self.request, self.body
         chats, admission = request.service(Chats), request.service(ThreadAdmission)
-        if turn.goes_on is not None:
-            source = await chats.source(thread, turn.goes_on)
-            new = admission.going_on(source, body, key, hashed)
-            return new, list(turn.goes_on.ends)
+        if turn.resumed_answer is not None:
+            source = await chats.source(thread, turn.resumed_answer)
+            new = admission.continued_run(source, body, key, hashed)
+            return new, list(turn.resumed_answer.ends)
         if not isinstance(body, AnswerBody):
             names = ("budget", "deadline", "metadata")
             body = AnswerBody.model_construct(**{name: getattr(body, name) for name in names})

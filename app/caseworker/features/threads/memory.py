@@ -27,19 +27,20 @@ BYTES_OF_MESSAGE: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadState:
-    """The state of a thread in which the texts of its messages are known."""
+class ThreadVersion:
+    """Version of a thread: remembered texts of messages are valid as long as it is unchanged."""
 
     created_at: datetime | None
     """Distinguishes threads that had the same ID one after the other."""
     erasures: int
+    """Number of erasures in the thread so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBranch:
     """The messages that the answer to a message receives."""
 
-    state: ThreadState
+    state: ThreadVersion
     leaf: str | None
     """ID of the message that is answered; None before the first message of a thread."""
     messages: tuple[Message, ...] = ()
@@ -84,7 +85,7 @@ class BranchMemory:
         self._branches = LRUCache[tuple[str, str], KnownBranch](MAX_BYTES, getsizeof=_size_of)
 
     def branch(
-        self, tenant: str, thread_id: str, state: ThreadState, leaf: str | None
+        self, tenant: str, thread_id: str, state: ThreadVersion, leaf: str | None
     ) -> KnownBranch | None:
         """Return the remembered branch to a leaf; None if it is unknown or out of date."""
         branch = self._branches.get((tenant, thread_id))
@@ -99,13 +100,13 @@ class BranchMemory:
             return None
         return branch
 
-    def prompt_memory(self, tenant: str, thread_id: str, state: ThreadState) -> PromptMemory:
+    def prompt_memory(self, tenant: str, thread_id: str, state: ThreadVersion) -> PromptMemory:
         """Return the memory of the last prompt in a thread, or an empty one."""
         branch = self._branches.get((tenant, thread_id))
         return PromptMemory() if branch is None or branch.state != state else branch.memory
 
     def remember(
-        self, tenant: str, chat: ChatInput, state: ThreadState, thread: Thread | None = None
+        self, tenant: str, chat: ChatInput, state: ThreadVersion, thread: Thread | None = None
     ) -> None:
         """Remember the messages of a chat with a leaf."""
         before, thread_bytes = self._branches.get((tenant, chat.thread_id)), 0

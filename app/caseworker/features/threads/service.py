@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from caseworker.engine.supervision import shielded
 from caseworker.features.threads.answers import StoredAnswer
-from caseworker.features.threads.memory import KnownBranch, ThreadState, numbered
+from caseworker.features.threads.memory import KnownBranch, ThreadVersion, numbered
 from caseworker.features.threads.postgres.threads import (
     MessagePlace,
     PostgresThreads,
@@ -58,13 +58,13 @@ class PlannedReply:
     history: Sequence[Message] | None = None
     """Messages that the model receives, ending with the message to answer. None if they are
     unknown. Then the whole thread is smaller than the limits of a branch."""
-    state: ThreadState | None = None
+    state: ThreadVersion | None = None
     """State of the thread in which ``history`` is known; None without a history."""
     newest: str | None = None
     """ID of the newest message of the thread, if the plan is only valid as long as it is."""
     without: Sequence[str] = ()
     """IDs of the answers in the branch that have no text yet."""
-    goes_on: ThreadMessage | None = None
+    resumed_answer: ThreadMessage | None = None
     """The interrupted answer that the new run resumes; None if it resumes none."""
 
 
@@ -239,7 +239,11 @@ class Chats:
     ) -> PlannedReply:
         """Plan the answer to a copy of a user message with changed ``content``.
 
-        ``place`` is that of the message. Raises the errors of :meth:`saying`.
+        ``place`` is that of the message.
+
+        Raises:
+            MessageNotFoundError: the message does not exist.
+            InvalidRunError: the message is not a user message.
         """
         if place.message is None:
             raise MessageNotFoundError(message_id)
@@ -286,7 +290,7 @@ class Chats:
         if message.status is RunStatus.COMPLETED:
             return await self._planned(thread, tree, message_id, state=place.state)
         turn = await self.retrying(thread, place, message_id=message_id)
-        return turn if message.status is None else replace(turn, goes_on=message)
+        return turn if message.status is None else replace(turn, resumed_answer=message)
 
     async def earlier(
         self, thread: Thread, run_id: str, request_hash: str
@@ -369,7 +373,7 @@ class Chats:
         leaf: str | None,
         content: str | None = None,
         *,
-        state: ThreadState | None = None,
+        state: ThreadVersion | None = None,
     ) -> PlannedReply:
         """Plan an answer to the message ``leaf``, or to a new message ``content`` after it."""
         if not all(message.settled for message in tree.branch_to(leaf)):
@@ -397,7 +401,7 @@ class Chats:
         # and a repeated request finds both.
         reply: dict[str, Any] = {"messages": rows, "limit": MAX_THREAD_MESSAGES}
         chat = replace(cast("ChatInput", new.request.chat), reply=reply)
-        if turn.goes_on is None:
+        if turn.resumed_answer is None:
             chat = replace(chat, leaf=assistant.parent_id, without=tuple(turn.without))
             is_read_back = turn.content is None or is_stored_unchanged(turn.content)
             if turn.state is not None and turn.history is not None and is_read_back:

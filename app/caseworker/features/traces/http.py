@@ -12,7 +12,7 @@ from caseworker.core.trace.explain import MAX_NODES, explain
 from caseworker.core.trace.payloads import Payload, Payloads
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.spans import context_of_run, otlp_document, resource_of, spans_of
-from caseworker.features.traces.payloads import CallNotFoundError, PayloadReading
+from caseworker.features.traces.payloads import CallNotFoundError, PayloadReader
 from caseworker.features.traces.views import CallDetails, TraceView
 from caseworker.platform.http.bodies import QueryModel
 from caseworker.platform.http.openapi import EVERY_RUN_ROUTE, answers
@@ -70,7 +70,7 @@ async def get_trace(
     With `payloads=true` it includes the request and reply of each call, up to a total size
     (`trace.max_shown_bytes`). `GET /runs/{run_id}/calls/{node_id}` returns those of a single call.
     """
-    key, reading = RunKey(request.caller.tenant, run_id), request.service(PayloadReading)
+    key, reading = RunKey(request.caller.tenant, run_id), request.service(PayloadReader)
     trace = await request.service(RunService).trace(key)
     if query.format == "otlp":
         spans = await asyncio.to_thread(_as_spans, trace, request.app.version)
@@ -101,7 +101,7 @@ async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) 
     Steps and the run itself are calls too. Calls can be read while the run executes.
     """
     key = RunKey(request.caller.tenant, run_id)
-    call = await request.service(PayloadReading).call(key, node_id)
+    call = await request.service(PayloadReader).call(key, node_id)
     details = CallDetails.of(call, request.service(Payloads).mode)
     return Response(details.model_dump_json(), media_type="application/json")
 

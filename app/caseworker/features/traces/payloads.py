@@ -41,7 +41,7 @@ def beginning_of(request: Any) -> str | None:
     return None if after is None else after["call_key"]
 
 
-def names_branch(request: Any) -> bool:
+def refers_to_branch(request: Any) -> bool:
     """Return whether a request names messages that a thread stores."""
     messages = request.get("messages") if isinstance(request, Mapping) else None
     return isinstance(messages, list) and any(
@@ -182,7 +182,7 @@ class CallPayload:
     """Whether the call is waiting for an approval."""
 
 
-class PayloadReading:
+class PayloadReader:
     """Reads requests and replies from the store, and redacts them as configured."""
 
     def __init__(
@@ -253,7 +253,7 @@ class PayloadReading:
             key, max_bytes=self._max_shown_bytes, node_ids=node_ids
         )
         branch: Sequence[Any] = ()
-        if any(names_branch(record.request) for record in records):
+        if any(refers_to_branch(record.request) for record in records):
             run = await self._store.get(key)
             branch = () if run is None else await self._branch_of(run)
         return await asyncio.to_thread(
@@ -275,14 +275,14 @@ class PayloadReading:
         """Return the payload of a call or step, including data stored with other records."""
         payload = self._payload_of(record, await self._inputs_of(run, record))
         began = beginning_of(record.request) if record.node["kind"] == "llm" else None
-        if payload.request is None or (began is None and not names_branch(record.request)):
+        if payload.request is None or (began is None and not refers_to_branch(record.request)):
             return payload
         if began is None:
             return _in_full(payload, await self._branch_of(run))
         stored = await self._store.conversation(
             run.key, began, until=record, max_bytes=self._max_shown_bytes
         )
-        is_chat = any(names_branch(each.request) for each in stored)
+        is_chat = any(refers_to_branch(each.request) for each in stored)
         branch = await self._branch_of(run) if is_chat else ()
         request = whole_request(record, stored, self._payloads.display, branch)
         return replace(payload, request=request)
@@ -298,9 +298,9 @@ class PayloadReading:
         if not sources.keys:
             return self._payloads.display(sources.inputs({}))
         # The step comes last, so if it is missing the size limit was reached before it.
-        call_keys_ = (*sources.keys.values(), record.call_key)
+        source_keys = (*sources.keys.values(), record.call_key)
         records = await self._store.payloads(
-            run.key, max_bytes=self._max_shown_bytes, call_keys=call_keys_
+            run.key, max_bytes=self._max_shown_bytes, call_keys=source_keys
         )
         outputs = {each.call_key: _reply_of(each) or {} for each in records if each.call_key}
         if record.call_key not in outputs:
@@ -317,7 +317,7 @@ class PayloadReading:
 
 
 def _in_full(payload: Payload, branch: Sequence[Any]) -> Payload:
-    if not names_branch(payload.request):
+    if not refers_to_branch(payload.request):
         return payload
     return replace(payload, request=with_branch(payload.request, branch))
 

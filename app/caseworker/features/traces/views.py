@@ -289,14 +289,15 @@ class TierCostView(View):
 
 
 class StopView(View):
-    """The call that caused the run to stop: the first one halted by a limit or a stop."""
+    """The call that caused the run to stop: the first that a limit or a cancel request ended."""
 
     node_id: str
     kind: str
     name: str
     reason: str | None
     after_ms: int
-    """Time at which the call ended, in milliseconds after the start of the run."""
+    """Time at which the call ended, in milliseconds after the start of the run; 0 if the call has
+    no end time."""
 
     @classmethod
     def of(cls, node: TraceNode, began_ms: int) -> Self:

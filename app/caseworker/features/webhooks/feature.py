@@ -10,8 +10,8 @@ from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.webhooks import http
 from caseworker.features.webhooks.attempts import Deliveries, DeliveryLimits
 from caseworker.features.webhooks.postgres import NEXT_DUE, PostgresWebhooks
-from caseworker.features.webhooks.secrets import SecretBox
 from caseworker.features.webhooks.sender import WebhookSender
+from caseworker.features.webhooks.signing_secrets import SecretBox
 from caseworker.platform.http.problems import invalid
 from caseworker.platform.webhook_addresses import UrlRules
 from caseworker.runs.http.fields import WebhookCheck

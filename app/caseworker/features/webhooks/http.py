@@ -17,7 +17,7 @@ from caseworker.features.webhooks.delivery import (
     SecretInfo,
 )
 from caseworker.features.webhooks.postgres import PostgresWebhooks
-from caseworker.features.webhooks.secrets import new_secret
+from caseworker.features.webhooks.signing_secrets import new_secret
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.bodies import BodyModel, PageQuery, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers

@@ -17,7 +17,7 @@ from caseworker.features.webhooks.delivery import (
     EndpointAnswer,
     SecretInfo,
 )
-from caseworker.features.webhooks.secrets import SecretBox
+from caseworker.features.webhooks.signing_secrets import SecretBox
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import Engines, transaction
@@ -125,7 +125,9 @@ class PostgresWebhooks:
             if row is None:
                 return None
             secrets = (await connection.exec_driver_sql(_SECRETS, (tenant,))).all()
-        return Attempt(_delivery(row), self.box.opened([row_.secret for row_ in secrets]))
+        return Attempt(
+            _delivery(row), self.box.opened([secret_row.secret for secret_row in secrets])
+        )
 
     async def end(
         self,

@@ -17,7 +17,7 @@ import httpx
 
 from caseworker.features.webhooks.delivery import EndpointAnswer
 from caseworker.platform.fair_threads import FairThreads
-from caseworker.platform.retry_after import seconds_asked
+from caseworker.platform.retry_after import retry_after_seconds
 from caseworker.platform.webhook_addresses import AddressRefusedError, UrlRules, WebhookUrl
 
 USER_AGENT = "Caseworker"
@@ -130,7 +130,7 @@ def _answer_of(response: httpx.Response) -> EndpointAnswer:
     code = response.status_code
     if response.is_success:
         return EndpointAnswer(status_code=code)
-    after = seconds_asked(response.headers.get("retry-after", "")) or 0.0
+    after = retry_after_seconds(response.headers.get("retry-after", "")) or 0.0
     why = (
         "Redirects are not followed."
         if response.is_redirect

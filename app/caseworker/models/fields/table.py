@@ -141,7 +141,7 @@ class _Node:
         return self.is_plain and (self.is_whole or not isinstance(value, dict | list))
 
 
-_Place = tuple["_Place", str | int] | None
+_Path = tuple["_Path", str | int] | None
 """The place of a value: that of its holder, and its name or index there."""
 
 
@@ -212,7 +212,7 @@ class _Reading:
         self._free = frozenset(path.replace("[]", "") for path in free_fields)
 
     def parts(self, document: Mapping[str, Any]) -> Iterator[Part]:
-        waiting: list[tuple[_Node, _Place, Any, Mapping[str, Any]]]
+        waiting: list[tuple[_Node, _Path, Any, Mapping[str, Any]]]
         waiting = [(self._table.root, None, document, {})]
         for node, place, value, holder in waiting:
             if value is None or node.is_silent(value):
@@ -261,7 +261,7 @@ class _Reading:
             return _FREE
         return row
 
-    def _use_of(self, row: Fields, place: _Place, value: Any, kind: str) -> Use:
+    def _use_of(self, row: Fields, place: _Path, value: Any, kind: str) -> Use:
         """Return the use of a value to which a row applies.
 
         Raises:
@@ -278,7 +278,7 @@ class _Reading:
         return row.use
 
     def _undecided(
-        self, place: _Place, value: Any, holder: Mapping[str, Any], kind: str = ""
+        self, place: _Path, value: Any, holder: Mapping[str, Any], kind: str = ""
     ) -> Iterator[Part]:
         """Yield the references in a value that no row is about.
 
@@ -374,14 +374,14 @@ def require_count(place: str, value: Any, *, is_choices: bool = False) -> None:
 
 
 def _refusal(
-    error: type[RefusedBodyError], place: _Place, name: Any, reason: str
+    error: type[RefusedBodyError], place: _Path, name: Any, reason: str
 ) -> RefusedBodyError:
     path = _path_text(place)
     about = f"{path}: {str(name)[:MAX_NAME_CHARS]}" if name else path
     return error("unsupported_field", f"The field {about} is not offered: {reason}.", path)
 
 
-def _path_text(place: _Place) -> str:
+def _path_text(place: _Path) -> str:
     steps: list[str] = []
     while place is not None:
         place, step = place

@@ -87,8 +87,8 @@ class Messages:
         is_default = host == urlsplit(DEFAULT_BASE_URL).hostname
         self._origin = _NAME if is_default else f"{_NAME} at {host}"
 
-    def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Build the request body without the parameters in ``left_out``, which the model rejects.
+    def body(self, model: str, request: ModelRequest, omitted: frozenset[str]) -> dict[str, Any]:
+        """Build the request body without the parameters in ``omitted``, which the model rejects.
 
         A JSON reply is requested as the arguments of a tool call.
         """
@@ -104,7 +104,7 @@ class Messages:
             "max_tokens": request.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS,
             "messages": turns,
         }
-        if STREAM not in left_out:
+        if STREAM not in omitted:
             body[STREAM] = request.stream
         system = [
             each.content for each in messages if each.role == "system" and each.content.strip()
@@ -121,12 +121,12 @@ class Messages:
             body |= {"tools": [*tools, _tool(document)], "tool_choice": {"type": "any"}}
         elif tools:
             body |= {"tools": tools, "tool_choice": {"type": "auto"}}
-        refused = "temperature" in left_out or _NO_TEMPERATURE.match(model.rpartition("/")[2])
+        refused = "temperature" in omitted or _NO_TEMPERATURE.match(model.rpartition("/")[2])
         if request.temperature is not None and not refused:
             body["temperature"] = request.temperature
         return body
 
-    def limit_field(self, model: str, left_out: frozenset[str]) -> str:
+    def limit_field(self, model: str, omitted: frozenset[str]) -> str:
         """Return the parameter that limits the output."""
         return "max_tokens"
 

@@ -77,12 +77,12 @@ class WireFormat(Protocol):
     adaptable: tuple[str, ...]
     """Names of parameters that are omitted or renamed if the endpoint rejects them."""
 
-    def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Build the request body without the parameters in ``left_out``."""
+    def body(self, model: str, request: ModelRequest, omitted: frozenset[str]) -> dict[str, Any]:
+        """Build the request body without the parameters in ``omitted``."""
         ...
 
-    def limit_field(self, model: str, left_out: frozenset[str]) -> str:
-        """Return the parameter that limits the output, without those in ``left_out``."""
+    def limit_field(self, model: str, omitted: frozenset[str]) -> str:
+        """Return the parameter that limits the output, without those in ``omitted``."""
         ...
 
     def accumulator(self, model: str, request: ModelRequest) -> Accumulator:
@@ -109,7 +109,7 @@ class EndpointProvider:
         self._headers: dict[str, str] = {
             istr(k): v for k, v in {**_HEADERS, **dialect.headers}.items()
         }
-        self._left_out: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
+        self._omitted: defaultdict[str, frozenset[str]] = defaultdict(frozenset)
         """Parameters that each model has rejected."""
 
     async def complete(self, model: str, request: ModelRequest) -> ModelReply:
@@ -173,7 +173,7 @@ class EndpointProvider:
 
     def limit_field(self, model: str, offered: Sequence[str]) -> str:
         """Return the one of the parameters ``offered`` that limits the output of a model."""
-        name = self._dialect.limit_field(model, self._left_out[model])
+        name = self._dialect.limit_field(model, self._omitted[model])
         return name if name in offered else offered[0]
 
     def reading(self, model: str, path: str) -> tuple[Accumulator, "ReplyBody"]:
@@ -222,14 +222,14 @@ class EndpointProvider:
         refused = {name for name in adaptable if report.complains_of(_WORDS.get(name, name))}
         adapts = reply.status in (400, 422) and bool(refused)
         if adapts:
-            self._left_out[model] |= refused
+            self._omitted[model] |= refused
             if STREAM in refused:
                 return None
         return failures.of_status(reply.status, report, reply.headers, adapts=adapts)
 
     def _content(self, model: str, request: ModelRequest) -> tuple[bytes, Sequence[str]]:
         """Return the body of a request, and those of its parameters that may be left out."""
-        body = self._dialect.body(model, request, self._left_out[model])
+        body = self._dialect.body(model, request, self._omitted[model])
         try:
             content = orjson.dumps(body)
         except TypeError:  # an integer of more than 64 bits

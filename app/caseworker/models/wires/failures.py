@@ -12,7 +12,7 @@ from typing import Any
 from caseworker.models.ports import ModelError, ModelFault
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.secret_mask import SecretMask
-from caseworker.platform.retry_after import seconds_asked
+from caseworker.platform.retry_after import retry_after_seconds
 
 RAW_REPLY_BYTES = 4096
 """Maximum number of bytes of the reply body that are kept for a failed attempt."""
@@ -77,7 +77,7 @@ _COMPLAINTS = re.compile(
 )
 """Phrases by which endpoints reject an unsupported parameter."""
 _SEARCHED_CHARS = 20_000
-_SAID_CHARS = 300
+_QUOTED_CHARS = 300
 """Maximum characters quoted from a provider's message."""
 
 
@@ -106,10 +106,10 @@ class ErrorReport:
         return bool(self.codes & _QUOTA_CODES) or any(word in self.body for word in _QUOTA_WORDS)
 
     @property
-    def suffix(self) -> str:
+    def redacted_suffix(self) -> str:
         """The redacted error message with a colon in front, or an empty string."""
         text = " ".join(self.message[:_SEARCHED_CHARS].split())
-        return f": {redact_text(text, max_chars=_SAID_CHARS)}" if text else ""
+        return f": {redact_text(text, max_chars=_QUOTED_CHARS)}" if text else ""
 
     def complains_of(self, parameter: str) -> bool:
         """Return whether the error document rejects the given request parameter."""
@@ -129,8 +129,8 @@ def report_in(document: Any) -> ErrorReport:
     if not isinstance(error, dict):
         return ErrorReport(error if isinstance(error, str) else "", frozenset(), body)
     codes = (error.get(name) for name in ("code", "type", "status", "status_code", "param"))
-    codes_ = frozenset(str(code).lower() for code in codes if isinstance(code, str | int))
-    return ErrorReport(": ".join(_messages(error)), codes_, body)
+    error_codes = frozenset(str(code).lower() for code in codes if isinstance(code, str | int))
+    return ErrorReport(": ".join(_messages(error)), error_codes, body)
 
 
 def error_in(document: Any) -> Any:
@@ -181,7 +181,10 @@ def _messages(error: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(slots=True, eq=False)
 class Failures:
-    """Builds the errors for one attempt."""
+    """Builds the ModelError of one attempt to call a model endpoint.
+
+    It masks the key and keeps the start of the reply's body.
+    """
 
     _provider: str
     _structured: bool
@@ -207,12 +210,12 @@ class Failures:
         if 300 <= status < 400:
             words = f"the endpoint redirects elsewhere (HTTP {status})"
             return self.error(words, retryable=False, status=status)
-        where = f" (HTTP {status}){report.suffix}"
+        where = f" (HTTP {status}){report.redacted_suffix}"
         if adapts:
             words = f"a parameter is left out from now on{where}"
             return self.error(words, retryable=True, status=status)
-        milliseconds = seconds_asked(headers.get("retry-after-ms", ""))
-        seconds = seconds_asked(headers.get("retry-after", ""))
+        milliseconds = retry_after_seconds(headers.get("retry-after-ms", ""))
+        seconds = retry_after_seconds(headers.get("retry-after", ""))
         delay = seconds if milliseconds is None else milliseconds / 1000
         return self._refused(status, report, where, status=status, retry_after_seconds=delay)
 
@@ -224,9 +227,11 @@ class Failures:
         """
         code = report.status
         if not has_started and code is not None:
-            return self._refused(code, report, f" (code {code}){report.suffix}", status=code)
+            return self._refused(
+                code, report, f" (code {code}){report.redacted_suffix}", status=code
+            )
         usual = "the stream broke off" if has_started else "the provider reports an error"
-        return self._refused(code, report, report.suffix, usual)
+        return self._refused(code, report, report.redacted_suffix, usual)
 
     def _refused(
         self,
@@ -240,7 +245,10 @@ class Failures:
         fault, retryable = None, False
         if any(words in report.body for words in _UNREADABLE_WORDS):
             fault = ModelFault.UNREADABLE_REPLY
-            words, where = "the endpoint cannot read what the model has written", report.suffix
+            words, where = (
+                "the endpoint cannot read what the model has written",
+                report.redacted_suffix,
+            )
         elif report.is_quota:
             fault, words = ModelFault.MISCONFIGURED, usual or _WORDS[402]
         elif self._structured and code in _FORM_STATUSES and (form_fault := _form_fault(report)):

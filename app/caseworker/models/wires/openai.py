@@ -87,8 +87,8 @@ class ChatCompletions:
         self._is_openai = self._host == urlsplit(DEFAULT_BASE_URL).hostname
         self._origin = _NAME if self._is_openai else f"{_NAME} at {self._host}"
 
-    def body(self, model: str, request: ModelRequest, left_out: frozenset[str]) -> dict[str, Any]:
-        """Build the request body without the parameters in ``left_out``."""
+    def body(self, model: str, request: ModelRequest, omitted: frozenset[str]) -> dict[str, Any]:
+        """Build the request body without the parameters in ``omitted``."""
         of_mistral = self._host.endswith("mistral.ai") or "mistral" in model.lower()
         ids = MISTRAL_IDS if of_mistral else OPENAI_IDS
         messages = sent_back(request.messages, ids, self._origin)
@@ -101,13 +101,13 @@ class ChatCompletions:
                 "tools": [tool.form(_offered) for tool in request.tools],
                 "tool_choice": "auto",
             }
-        body["stream"] = request.stream and STREAM not in left_out
+        body["stream"] = request.stream and STREAM not in omitted
         if body["stream"]:
             body["stream_options"] = {"include_usage": True}
         family = model.lower().rpartition("/")[2]
         reasons = _REASONS.match(family) is not None
         if request.max_output_tokens is not None:
-            body[self.limit_field(model, left_out)] = request.max_output_tokens
+            body[self.limit_field(model, omitted)] = request.max_output_tokens
         if not reasons or _TAKES_TEMPERATURE.match(family):
             body["temperature"] = request.temperature
         body["seed"] = request.seed
@@ -117,18 +117,20 @@ class ChatCompletions:
             body["response_format"] = {"type": "json_schema", "json_schema": form}
         elif request.json_object:
             body["response_format"] = {"type": "json_object"}
-        omitted = left_out - {"max_tokens", "max_completion_tokens"}
+        rejected = omitted - {"max_tokens", "max_completion_tokens"}
         return {
-            name: value for name, value in body.items() if value is not None and name not in omitted
+            name: value
+            for name, value in body.items()
+            if value is not None and name not in rejected
         }
 
-    def limit_field(self, model: str, left_out: frozenset[str]) -> str:
+    def limit_field(self, model: str, omitted: frozenset[str]) -> str:
         """Return the parameter that limits the output; many servers do not know OpenAI's own."""
         names = ["max_completion_tokens", "max_tokens"]
         reasons = _REASONS.match(model.lower().rpartition("/")[2]) is not None
         if not (reasons or self._is_openai):
             names.reverse()
-        return names[names[0] in left_out]
+        return names[names[0] in omitted]
 
     def accumulator(self, model: str, request: ModelRequest) -> "ChatReply":
         """Create an accumulator for the reply to a request."""
@@ -187,7 +189,7 @@ class ChatReply(Accumulator):
         self._field: str | None = None
         """Field of this reply that holds the thinking."""
         self._usage: TokenUsage | None = None
-        self._choices_begun, self._choices_ended = set[Any](), set[Any]()
+        self._choices_started, self._choices_ended = set[Any](), set[Any]()
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Process a completion document or a stream chunk, and add its parts to ``deltas``."""
@@ -207,7 +209,7 @@ class ChatReply(Accumulator):
                 if index in (None, self._index):  # only one answer was requested
                     self._choice(choice)
         if is_counted:
-            all_ended = len(self._choices_begun) == len(self._choices_ended)
+            all_ended = len(self._choices_started) == len(self._choices_ended)
             self.has_final_counts = self.ended and (not choices or all_ended)
 
     def counted(self, *, so_far: bool = False) -> TokenUsage | None:
@@ -246,7 +248,7 @@ class ChatReply(Accumulator):
         message = choice.get("delta")
         if not isinstance(message, dict) and not self._in_parts:
             message = choice.get("message")
-        self._choices_begun.add(index)
+        self._choices_started.add(index)
         if finish_reason_text(choice.get("finish_reason")):
             self._choices_ended.add(index)
         if not isinstance(message, dict):
@@ -319,7 +321,7 @@ class ChatReply(Accumulator):
             arguments = json.dumps(arguments, ensure_ascii=False)
         if not (call_id or name or arguments):
             return
-        call = self._begun_by(index, call_id, name) if self._in_parts else None
+        call = self._started_by(index, call_id, name) if self._in_parts else None
         if call is None:
             call = WrittenCall()
             self._calls.append(call)
@@ -337,7 +339,7 @@ class ChatReply(Accumulator):
         if isinstance(extra := piece.get("extra_content"), dict):  # Gemini
             call.more["extra_content"] = extra
 
-    def _begun_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
+    def _started_by(self, index: int | None, call_id: str, name: str) -> WrittenCall | None:
         """Return the call that a fragment continues; None if it starts a new call.
 
         Some endpoints give all calls the same index or ID, or change index or ID in a later
@@ -399,6 +401,6 @@ def _texts_below(value: Any) -> Iterator[str]:
 
 
 def _index(value: Any) -> int | None:
-    """Return the index of a call; some endpoints send it as a string, others omit it (None)."""
+    """Return the index of a call, also from a string; None if the endpoint omitted it."""
     text = str(value)
     return int(text) if text.isascii() and text.isdecimal() else None

@@ -175,11 +175,11 @@ class Accumulator(ABC):
         """Build the reply; ``text``, if given, replaces the accumulated text."""
         if not (self.ended or incomplete) and any(not one.arguments.strip() for one in calls):
             incomplete = Incomplete.LENGTH  # nothing confirms that the arguments are complete
-        calls_, signatures = tool_calls(
+        parsed_calls, signatures = tool_calls(
             calls, complete=incomplete is None, seed=self._id, repairs=self.repairs
         )
         written = self.prose.text if text is None else text
-        if incomplete is None and not written.strip() and not calls_:
+        if incomplete is None and not written.strip() and not parsed_calls:
             incomplete = Incomplete.EMPTY
         state = {**self.state, "calls": signatures} if signatures else self.state
         return ModelReply(
@@ -189,7 +189,7 @@ class Accumulator(ABC):
             finish_reason=self.finish_reason,
             incomplete=incomplete,
             incomplete_reason=(self.explanation or None) if incomplete is not None else None,
-            tool_calls=calls_,
+            tool_calls=parsed_calls,
             thinking=self.prose.thinking,
             provider_state={"provider": self.origin, **state} if state else None,
             repairs=tuple(self.repairs),

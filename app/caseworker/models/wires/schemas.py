@@ -46,8 +46,8 @@ def plain_object(schema: Schema) -> dict[str, Any]:
     """
     if schema.get("type") == "object" and not schema.keys() & _AT_ROOT:
         return dict(schema)
-    left_out = _AT_ROOT | ({"additionalProperties"} if schema.keys() & _COMBINED.keys() else set())
-    plain = {name: value for name, value in schema.items() if name not in left_out}
+    omitted = _AT_ROOT | ({"additionalProperties"} if schema.keys() & _COMBINED.keys() else set())
+    plain = {name: value for name, value in schema.items() if name not in omitted}
     properties, required = _merged(schema, schema, 0)
     plain |= {"type": "object", "properties": properties, "required": sorted(required)}
     if not required:

@@ -132,14 +132,18 @@ class ModelTransport:
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, note_sent: Callable[[], None]
     ) -> WireReply:
-        """Send one request and return the reply, whose body has not been read yet."""
+        """Send one request and return the reply, whose body has not been read yet.
+
+        Raises:
+            ConnectionFailedError: no reply was received.
+        """
         if self._session is None:
             self._session = self._open_session()
         all_headers = {**headers, _ACCEPT_ENCODING: "identity"}
         if (span := current_traceparent()) is not None:
             all_headers[HEADER] = span
         target = urlsplit(url)
-        response_ = self._session.post(
+        sending = self._session.post(
             url,
             headers=all_headers,
             data=_Body(content, note_sent),
@@ -148,7 +152,7 @@ class ModelTransport:
         )
         del headers, content, all_headers, target  # else kept until the reply arrives
         try:
-            response = await response_
+            response = await sending
         except TimeoutError:
             raise
         except _FAILURES as error:

@@ -65,7 +65,7 @@ class TurnActivity:
 
         The text is empty if another process resumes the answer.
         """
-        if self._stream is None or self.goes_on_elsewhere:
+        if self._stream is None or self.is_handed_over:
             return ""
         written, self._stream = self._stream.close(), None
         return written["content"]
@@ -141,7 +141,7 @@ class TurnActivity:
         return self._context.calls.activity.stopping(self._context.path.inside())
 
     @property
-    def goes_on_elsewhere(self) -> bool:
+    def is_handed_over(self) -> bool:
         """Whether another process resumes the interrupted turn, so that the turn has not ended."""
         return isinstance(self._context.token.stop, HandOver)
 
@@ -176,7 +176,7 @@ class _Stream:
     def __init__(self, emit: Any) -> None:
         self._emit = emit
         self._attempt = 0
-        self._streamed: dict[str, list[str]] = {"thinking": [], "content": []}
+        self._emitted_parts: dict[str, list[str]] = {"thinking": [], "content": []}
         self._offsets = {"thinking": 0, "content": 0}
         self._outdated: set[str] = set()
         """Kinds shown in an earlier attempt but not yet in the current one."""
@@ -190,9 +190,9 @@ class _Stream:
         """Buffer a chunk; a new attempt restarts the answer."""
         if attempt != self._attempt:
             self._attempt = attempt
-            self._outdated |= {kind for kind, parts in self._streamed.items() if parts}
+            self._outdated |= {kind for kind, parts in self._emitted_parts.items() if parts}
             self._waiting, self._waiting_chars = [], 0
-            self._streamed = {"thinking": [], "content": []}
+            self._emitted_parts = {"thinking": [], "content": []}
             self._offsets = {"thinking": 0, "content": 0}
         if delta.kind != self._kind:
             self._flush()
@@ -212,7 +212,7 @@ class _Stream:
             self._emit(_KINDS[kind], {"offset": 0, "content": ""})
         if self._timer is not None:
             self._timer.cancel()
-        return {kind: "".join(parts) for kind, parts in self._streamed.items()}
+        return {kind: "".join(parts) for kind, parts in self._emitted_parts.items()}
 
     def _flush(self) -> None:
         if self._timer is not None:
@@ -223,7 +223,7 @@ class _Stream:
         text, kind = "".join(self._waiting), self._kind
         self._waiting, self._waiting_chars = [], 0
         self._quiet_until = asyncio.get_running_loop().time() + MERGE_SECONDS
-        self._streamed[kind].append(text)
+        self._emitted_parts[kind].append(text)
         self._outdated.discard(kind)
         for start in range(0, len(text), CHUNK_CHARS):
             part = text[start : start + CHUNK_CHARS]

@@ -33,7 +33,7 @@ class ConversationTooLongError(Exception):
 class Cut:
     """The messages to drop so that the remaining ones fit into the token limit."""
 
-    left_out: tuple[Message, ...]
+    messages_dropped: tuple[Message, ...]
     messages_kept: tuple[Message, ...]
     tokens_before: int
     tokens_after: int
@@ -120,8 +120,8 @@ class Conversation:
             if bytes_left < 0:
                 break
             entries.append((message.reference if with_references else None) or one)
-        left_out = len(self.messages) - len(entries)
-        return {"messages": entries[::-1]} | ({"messages_left_out": left_out} if left_out else {})
+        omitted = len(self.messages) - len(entries)
+        return {"messages": entries[::-1]} | ({"messages_left_out": omitted} if omitted else {})
 
     @property
     def _before_question(self) -> int:

@@ -23,11 +23,11 @@ from caseworker.core.budget.budget import MAX_LIMIT, UNLIMITED, Budget
 from caseworker.core.graph.problems import listed, quoted
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.models.ports import Role
-from caseworker.nodes.fields import HandleName, StepData, TextField, read_by
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.nesting import is_reference
 from caseworker.nodes.node_type import Fault
 from caseworker.nodes.reply_schema import SchemaField
+from caseworker.nodes.strict_parsing import HandleName, StepData, TextField, read_by
 from caseworker.nodes.templates import TextTemplate
 from caseworker.platform.validation import refusal, validation_message
 
@@ -325,10 +325,10 @@ class AgentDefinition(StepData):
         for place, text in self.prompt.texts():
             unknown = dict.fromkeys(name for name in text.names if name not in self.inputs)
             if unknown:
-                names_ = listed(self.inputs) or "none"
+                declared = listed(self.inputs) or "none"
                 names = ", ".join(map(quoted, unknown))
                 message = (
-                    f"The variables {names} are not declared in inputs, which declares: {names_}."
+                    f"The variables {names} are not declared in inputs, which declares: {declared}."
                 )
                 yield ("prompt", *place), message
 

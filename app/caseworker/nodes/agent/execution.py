@@ -306,7 +306,7 @@ class _Called:
         recorded = journal.recorded(self._path.record_key)
         if recorded is not None and recorded.outcome is CallOutcome.RESULT:
             return dict(recorded.value)
-        if recorded is not None and recorded.taken_over and trace.mark_running(recorded.node_id):
+        if recorded is not None and recorded.imported and trace.mark_running(recorded.node_id):
             node = recorded.node_id  # imported, still open
         else:
             name = self._task.definition.name
@@ -364,7 +364,7 @@ def _worked_before(context: FlowContext) -> float:
     now, trace = context.scope.lineage()[-1].usage.time_elapsed_seconds, context.run.trace
     recorded = context.calls.journal.recorded(context.path.record_key)
     began = now
-    if recorded is not None and not recorded.taken_over:
+    if recorded is not None and not recorded.imported:
         began = float(trace.node(recorded.node_id)["metadata"].get(_BEGAN, now))  # type: ignore[arg-type]
     trace.annotate(context.trace_parent, {_BEGAN: round(began, 3)})
     return max(0.0, now - began)
@@ -417,10 +417,10 @@ def _is_within(stop: Stop, caller: Scope) -> bool:
     return (stop.cause.scope or "").startswith(f"{caller.name}/")
 
 
-def _terminate_reason(ended: BaseException, stop_: Stop | None) -> str:
+def _terminate_reason(ended: BaseException, step_stop: Stop | None) -> str:
     if isinstance(ended, ModelAnswerIncomplete):
         return "incomplete"
-    stop = stop_ or next((one for one in causes(ended) if isinstance(one, Stop)), None)
+    stop = step_stop or next((one for one in causes(ended) if isinstance(one, Stop)), None)
     if stop is None:
         return "aborted" if isinstance(ended, asyncio.CancelledError) else "error"
     if stop.cause.kind is StopKind.BUDGET and stop.cause.interrupts:

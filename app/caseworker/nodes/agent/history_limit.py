@@ -37,6 +37,10 @@ class Shortening:
         Messages are not summarised before the ``last`` turn, because that turn needs the last
         permitted call. ``options`` holds the model, its options and the seed for the call that
         summarises.
+
+        Raises:
+            ConversationTooLongError: the limit is exceeded and the policy is
+                ``refuse``.
         """
         spec, conversation = self.spec, self.conversation
         if spec.max_tokens is None:
@@ -53,7 +57,7 @@ class Shortening:
             about, summary = {"summary_incomplete": summary.value}, None
         conversation.replace(cut, summary)
         about |= {
-            "messages": len(cut.left_out),
+            "messages": len(cut.messages_dropped),
             "tokens_before": cut.tokens_before,
             "tokens_after": cut.tokens_after,
         }
@@ -66,7 +70,9 @@ class Shortening:
         self, cut: Cut, number: int, options: Mapping[str, Any]
     ) -> Message | Incomplete:
         """Return a summary of the dropped messages, or why it is incomplete."""
-        text = "\n\n".join(f"{one.role}: {one.content}" for one in plain_messages(cut.left_out))
+        text = "\n\n".join(
+            f"{one.role}: {one.content}" for one in plain_messages(cut.messages_dropped)
+        )
         completion = await self.context.service(ModelGateway).complete(
             self.context,
             key=f"turn/{number}/summary",

@@ -12,13 +12,13 @@ from decimal import Decimal
 
 from caseworker.core.budget.budget import Amount, Dimension
 from caseworker.core.budget.ledger import Scope
-from caseworker.core.budget.reservations import room_in
+from caseworker.core.budget.reservations import free_amounts
 from caseworker.core.budget.stops import Stop, StopCause, StopKind
 from caseworker.models.gateway import Completion
 
 
 @dataclass(slots=True, kw_only=True)
-class RoomForTurns:
+class TurnCapacity:
     """Decides whether an agent may start another turn within its limits."""
 
     scope: Scope
@@ -47,7 +47,7 @@ class RoomForTurns:
         """Return a stop if turn ``number`` would exceed a turn or call limit; otherwise None."""
         limit = self.max_turns
         if limit is not None and number > limit:
-            return _turn_limit(self.scope, limit)
+            return _turn_limit_stop(self.scope, limit)
         for dimension in self._calls:
             if self.scope.remaining(dimension) == 0:
                 return _tightest(self.scope, dimension).stop(dimension, 1)
@@ -63,7 +63,7 @@ class RoomForTurns:
             return None
         turn_limit = self.max_turns
         if turn_limit is not None and number >= turn_limit:
-            return _turn_limit(self.scope, turn_limit, kept_for_answer=1)
+            return _turn_limit_stop(self.scope, turn_limit, kept_for_answer=1)
         for dimension, amount in {**dict.fromkeys(self._calls, 1), **self._dearest}.items():
             remaining = self.scope.remaining(dimension)
             if remaining is None or not amount or remaining >= 2 * amount:
@@ -82,10 +82,10 @@ class RoomForTurns:
 def _tightest(scope: Scope, dimension: Dimension) -> Scope:
     """Return the scope with the smallest remaining amount."""
     scopes = [each for each in scope.lineage() if dimension in each.limits]
-    return min(scopes, key=lambda each: room_in((each,))[dimension])
+    return min(scopes, key=lambda each: free_amounts((each,))[dimension])
 
 
-def _turn_limit(scope: Scope, limit: int, *, kept_for_answer: int = 0) -> Stop:
+def _turn_limit_stop(scope: Scope, limit: int, *, kept_for_answer: int = 0) -> Stop:
     note = ", of which 1 reserved for the last answer" if kept_for_answer else ""
     cause = StopCause(
         kind=StopKind.BUDGET,

@@ -26,7 +26,7 @@ from caseworker.nodes.agent import requests
 from caseworker.nodes.agent.activity import TurnActivity
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.history_limit import Shortening
-from caseworker.nodes.agent.limits import RoomForTurns
+from caseworker.nodes.agent.limits import TurnCapacity
 from caseworker.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
 from caseworker.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound, loop_stop
 from caseworker.nodes.agent.state import AgentState
@@ -53,7 +53,7 @@ class AgentLoop:
     """Callback that returns whether the agent's own time limit has expired. The loop calls it
     before each model call, and does not start the call if the limit has expired."""
     _rounds: Rounds = field(default_factory=Rounds)
-    _room: RoomForTurns = field(init=False)
+    _capacity: TurnCapacity = field(init=False)
     _output: Output = field(init=False)
     _tools: tuple[ToolDefinition, ...] = field(init=False)
     _shortening: Shortening = field(init=False)
@@ -61,7 +61,7 @@ class AgentLoop:
     def __post_init__(self) -> None:
         definition = self.definition
         self._output = Output(definition.output)
-        self._room = RoomForTurns(
+        self._capacity = TurnCapacity(
             scope=self.context.scope,
             calls=self._counted(),
             max_turns=definition.limits.max_turns,
@@ -88,11 +88,11 @@ class AgentLoop:
         answer = None
         while answer is None:
             number = self.state.turns + 1
-            last = self._begun_before(f"turn/{number}/last", in_this_run=True)
-            if not last and not self._begun_before(f"turn/{number}"):
-                if stop := self._room.stop_before(number):
+            last = self._started_before(f"turn/{number}/last", this_run_only=True)
+            if not last and not self._started_before(f"turn/{number}"):
+                if stop := self._capacity.stop_before(number):
                     raise stop
-                last = self._room.stop_after(number) is not None
+                last = self._capacity.stop_after(number) is not None
             self.state.turns = number
             try:
                 answer = await self._turn(number, last=last)
@@ -100,7 +100,7 @@ class AgentLoop:
                 if refused.cause.dimension in _ALLOW_LAST_ANSWER:
                     await self._wrap_up()
                 raise
-            if last and answer is None and (stop := self._room.stop_after(number)):
+            if last and answer is None and (stop := self._capacity.stop_after(number)):
                 raise stop
 
     async def _turn(self, number: int, *, last: bool) -> Answer | None:
@@ -128,7 +128,7 @@ class AgentLoop:
             activity.end()
             raise
         except BaseException:
-            if not activity.goes_on_elsewhere:
+            if not activity.is_handed_over:
                 activity.end()
             raise
         activity.end()
@@ -218,7 +218,7 @@ class AgentLoop:
                 self.state.incomplete = Incomplete.TIMEOUT if late else Incomplete.CANCELLED
             raise
         activity.answered(completion, name)
-        self._room.answered(completion)
+        self._capacity.answered(completion)
         return completion
 
     def _counted(self) -> tuple[Dimension, ...]:
@@ -268,14 +268,14 @@ class AgentLoop:
 
     # -- limits --------------------------------------------------------------------------------
 
-    def _begun_before(self, key: str, *, in_this_run: bool = False) -> bool:
+    def _started_before(self, key: str, *, this_run_only: bool = False) -> bool:
         """Return whether an earlier execution started this turn, in any reply form.
 
-        With ``in_this_run``, only executions of this run count, because they had the same limits.
+        With ``this_run_only``, only executions of this run count, because they had the same limits.
         """
         path, journal = self.context.path.call(key), self.context.calls.journal
         records = (journal.recorded(f.text) for f in (path, path.call("json"), path.call("text")))
-        return any(one is not None and not (in_this_run and one.taken_over) for one in records)
+        return any(one is not None and not (this_run_only and one.imported) for one in records)
 
     async def _wrap_up(self) -> None:
         """Request a final answer without tools; on failure the state stays unchanged.
@@ -283,7 +283,7 @@ class AgentLoop:
         Raises:
             Stop: a cancel request or the run's deadline ended it.
         """
-        if not self._room.allows_wrap_up(self.state.turns):
+        if not self._capacity.allows_wrap_up(self.state.turns):
             return
         request = Message(role="user", content=requests.WRAP_UP_REQUEST)
         messages = (*self.state.conversation.plain(), request)
@@ -294,7 +294,7 @@ class AgentLoop:
         except (CallFailedError, BudgetExceededError):
             return  # the call node shows the failure; a stop of the run takes precedence
         finally:
-            if not activity.goes_on_elsewhere:
+            if not activity.is_handed_over:
                 activity.end()
         self.state.turns += 1
         self.state.hear(completion)

@@ -24,8 +24,8 @@ from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.tools import LinkedAgent
 from caseworker.nodes.agent.unknown import unknown_names
 from caseworker.nodes.chat import ChatInput, ChatScope
-from caseworker.nodes.fields import JsonField, ObjectField, StepData
 from caseworker.nodes.node_type import Fault, NodeType
+from caseworker.nodes.strict_parsing import JsonField, ObjectField, StepData
 from caseworker.nodes.toolset import TOOLS, Toolset, linked_tools
 
 RESULT = "result"
@@ -59,19 +59,19 @@ class AgentData(StepData):
             TooMuchTextError: the values are too large.
         """
         rendered = {} if self.inputs is None else self.inputs.render(inputs, limits)
-        inputs_ = inputs.get(INPUTS)
-        if inputs_ is not None and not isinstance(inputs_, Mapping):
+        run_inputs = inputs.get(INPUTS)
+        if run_inputs is not None and not isinstance(run_inputs, Mapping):
             raise AgentInputError([(INPUTS, "This must be a JSON object.")])
         input_ = inputs.get(DEFAULT_HANDLE)
         if self.input is not None:
             input_ = self.input.render(inputs, limits)
-        messages_ = _history(inputs.get(MESSAGES))
+        history = _history(inputs.get(MESSAGES))
         if input_ is not None and (text := task_text(input_)).strip():
-            messages_.append(Message(role="user", content=text))
+            history.append(Message(role="user", content=text))
         return AgentTask(
             definition=self.agent,
-            inputs={**rendered, **(inputs_ or {})},
-            messages=messages_,
+            inputs={**rendered, **(run_inputs or {})},
+            messages=history,
             linked=linked,
         )
 
@@ -92,11 +92,11 @@ def _history(value: Any) -> list[Message]:
     if not isinstance(value, list) or len(value) > MAX_MESSAGES:
         raise AgentInputError([(MESSAGES, f"This must be a list of at most {MAX_MESSAGES}.")])
     try:
-        messages_ = [_HistoryMessage.model_validate(one) for one in value]
+        history = [_HistoryMessage.model_validate(one) for one in value]
     except ValueError:
         problem = "Each message has a role, user or assistant, and a content, which is a text."
         raise AgentInputError([(MESSAGES, problem)]) from None
-    return [Message(role=one.role, content=one.content) for one in messages_]
+    return [Message(role=one.role, content=one.content) for one in history]
 
 
 class AgentNode:
@@ -128,7 +128,7 @@ class AgentNode:
             only_new=_keeps_own(context),
         )
         state = await self._agents.run(
-            task, context, lambda state_: context.keep(lambda: outputs(state_))
+            task, context, lambda final_state: context.keep(lambda: outputs(final_state))
         )
         return ExecutionResult(outputs(state))
 
@@ -149,12 +149,12 @@ def _in_chat(task: AgentTask, data: AgentData, context: FlowContext) -> AgentTas
     chat = context.services.get(ChatInput)
     if chat is None or not context.service(ChatScope).is_entry_agent(context.path):
         return task
-    messages_ = chat.messages if data.input is None else (*chat.messages[:-1], *task.messages[-1:])
+    history = chat.messages if data.input is None else (*chat.messages[:-1], *task.messages[-1:])
     definition = task.definition
     if chat.user_tools and context.service(ChatScope).include_user_tools(context.path):
         brought = [ToolUse.model_validate(tool) for tool in chat.user_tools]
         definition = definition.model_copy(update={"tools": [*definition.tools, *brought]})
-    return replace(task, definition=definition, messages=messages_, memory=chat.memory)
+    return replace(task, definition=definition, messages=history, memory=chat.memory)
 
 
 def _is_for_readers(context: FlowContext) -> bool:
@@ -197,10 +197,10 @@ def agent_type(
     """
 
     def unknown(data: Mapping[str, Any], models: ModelTable | None) -> list[Fault]:
-        unknown_ = unknown_names(
+        problems = unknown_names(
             data.get("agent"), tools=tools, servers=servers, models=models, code=agents.code
         )
-        return [(f"agent.{place}", message) for place, message in unknown_]
+        return [(f"agent.{place}", message) for place, message in problems]
 
     return NodeType(
         name="agent",

@@ -94,7 +94,7 @@ class ToolRound:
         try:
             result = await self._perform(index, call)
         except BaseException as ended:
-            if not self._activity.goes_on_elsewhere:
+            if not self._activity.is_handed_over:
                 cut_off = failure(str(ended) or type(ended).__name__, CUT_OFF)
                 self._activity.tool_ended(index, call, cut_off)
             raise
@@ -132,11 +132,11 @@ class ToolRound:
 
     def signature(self) -> str:
         """Return a text that is the same for turns with equal calls and equal results."""
-        calls_ = [
+        calls_as_json = [
             [call.name, arguments_of(call), self._results.get(index)]
             for index, call in enumerate(self._calls, 1)
         ]
-        return json.dumps(calls_, sort_keys=True)
+        return json.dumps(calls_as_json, sort_keys=True)
 
 
 def _cut(text: str) -> str:

@@ -301,10 +301,10 @@ async def _run_function(
     context: FlowContext,
     key: str,
     call_id: str,
-    inputs_: Mapping[str, Any],
+    arguments: Mapping[str, Any],
 ) -> ToolResult:
     """Call a tool through one of its functions."""
-    args = called.arguments(inputs_)
+    args = called.arguments(arguments)
     if isinstance(args, str):
         return failure(args, "invalid_arguments")
     return await run(context, key, call_id, args)

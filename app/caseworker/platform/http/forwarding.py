@@ -89,11 +89,15 @@ class Address:
 
 
 def own_address(url: str | None) -> Address:
-    """Return a new address for this process, with a socket that only its user can reach."""
+    """Return a new address for this process, with a socket that only its user can reach.
+
+    Raises:
+        PermissionError: another user owns the folder of the socket or may read it.
+    """
     folder = Path(tempfile.gettempdir()) / f"caseworker-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
-        raise PermissionError(f"{folder} must belong to this user, and to nobody else.")
+        raise PermissionError(f"{folder} must belong to this user and be closed to other users.")
     for socket_file in folder.glob("*.sock"):  # of processes that were killed
         if not _is_running(int(socket_file.name.partition("-")[0])):
             socket_file.unlink(missing_ok=True)

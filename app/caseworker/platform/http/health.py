@@ -72,10 +72,11 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Response if every part of the service works."""
+    """Response of ``GET /readyz`` if the service can take requests."""
 
     status: str
     parts: Mapping[str, str]
+    """State of each part by name (``database``, ``migrations``, ``worker``): ``ready``."""
 
 
 @router.get("/healthz", responses=answers())

@@ -21,8 +21,8 @@ from starlette.types import Scope as AsgiScope
 
 from caseworker.platform.caller import (
     ACTING,
-    ANYBODY,
     LOCAL,
+    REMOTE,
     Caller,
     CredentialRequiredError,
     InvalidCredentialError,
@@ -431,6 +431,8 @@ class ApiRequest(Request):
             ProblemError: anonymous access is not allowed for this request, or the tenant has too
                 many concurrent requests.
             StoreUnavailableError: the credential cannot be checked at the moment.
+            ScopeMissingError: the credential lacks the scope, or is the key of another
+                run.
         """
         extend_deadline(request.scope)
         shared: HttpContext = request.app.state.shared
@@ -687,7 +689,7 @@ def anonymous_caller(
     if _is_from_another_page(request, origins):
         raise ProblemError(ANONYMOUS_REFUSED, refusal or _OTHER_PAGE)
     if anonymous == "anywhere":
-        return ANYBODY
+        return REMOTE
     forwarded = any(_OF_PROXIES.fullmatch(name) for name, _ in request.headers.raw)
     if request.client is None or forwarded or not is_loopback(request.client.host):
         raise ProblemError(ANONYMOUS_REFUSED, refusal)

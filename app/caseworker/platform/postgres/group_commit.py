@@ -68,14 +68,14 @@ STRIKES = 4
 """Number of attempts that may stay unanswered or be aborted by the server before a write fails."""
 
 
-class Later(Enum):
+class RetryLater(Enum):
     """Marker that ``commit`` returns instead of an answer if the write must wait for a lock."""
 
     LATER = "later"
 
 
 @dataclass(slots=True, eq=False)
-class _Place(Generic[Write]):
+class _QueuedWrite(Generic[Write]):
     """A queued write."""
 
     write: Write
@@ -91,7 +91,9 @@ class GroupCommit(Generic[Write, Answer]):
     def __init__(
         self,
         connect: Callable[[], Awaitable[AnyConnection]],
-        commit: Callable[[AnyConnection, Sequence[Write]], Awaitable[Sequence[Answer | Later]]],
+        commit: Callable[
+            [AnyConnection, Sequence[Write]], Awaitable[Sequence[Answer | RetryLater]]
+        ],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,9 +101,9 @@ class GroupCommit(Generic[Write, Answer]):
         self._connect = connect
         self._commit = commit
         self._clock = clock
-        self._line: dict[Waiting[Answer], _Place[Write]] = {}
+        self._queue: dict[Waiting[Answer], _QueuedWrite[Write]] = {}
         self._order = FairQueue[Waiting[Answer]]()
-        """The writes in ``_line``, in the order in which they are committed."""
+        """The writes in ``_queue``, in the order in which they are committed."""
         self._newcomers = FairQueue[asyncio.Future[None]]()
         self._batch_limit = BATCH[0]
         self._stuck_since: float | None = None
@@ -143,19 +145,19 @@ class GroupCommit(Generic[Write, Answer]):
             while not self._task.done():  # the first only cancels the statement on the server
                 self._task.cancel()
                 await asyncio.wait({self._task}, timeout=0.5)
-        for answer in self._line:
+        for answer in self._queue:
             if not answer.done():
                 answer.set_exception(StoreUnavailableError())
         if self._connection is not None:
             await self._connection.close()
 
-    async def until_room(self, *, patience_seconds: float) -> None:
+    async def wait_for_capacity(self, *, patience_seconds: float) -> None:
         """Wait until the queue is shorter than one batch, at most ``patience_seconds``.
 
         Callers use this before they add new writers, so that the current writers finish first. Each
         write that leaves the queue admits one caller; tenants take turns.
         """
-        if len(self._line) < BATCH[0]:
+        if len(self._queue) < BATCH[0]:
             return
         newcomer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._newcomers.append(newcomer, TENANT.get())
@@ -163,9 +165,9 @@ class GroupCommit(Generic[Write, Answer]):
             async with asyncio.timeout(patience_seconds):
                 await newcomer
 
-    def _let_in(self, count: int) -> None:
+    def _admit(self, count: int) -> None:
         """Admit up to ``count`` waiting writers while the queue is shorter than one batch."""
-        while count and self._newcomers.tenants and len(self._line) < BATCH[0]:
+        while count and self._newcomers.tenants and len(self._queue) < BATCH[0]:
             tenant = next(iter(self._newcomers.tenants))
             newcomer = self._newcomers.first(tenant)
             self._newcomers.remove(newcomer, tenant)
@@ -185,17 +187,17 @@ class GroupCommit(Generic[Write, Answer]):
         if self._closing:
             raise StoreUnavailableError
         answer: Waiting[Answer] = asyncio.get_running_loop().create_future()
-        self._join(answer, _Place(write, size_bytes, TENANT.get()))
+        self._join(answer, _QueuedWrite(write, size_bytes, TENANT.get()))
         self._arrived.set()
         try:
             return await answer
         finally:
             self._leave(answer)
-            self._let_in(1)
+            self._admit(1)
 
     async def _write_forever(self) -> None:
         away, locked = _Backoff(*RECONNECT_SECONDS), _Backoff(*LOCKED_SECONDS)
-        while await self._something_in_line():
+        while await self._wait_for_write():
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
             try:
@@ -219,11 +221,11 @@ class GroupCommit(Generic[Write, Answer]):
             else:
                 await locked.take()
 
-    async def _something_in_line(self) -> bool:
+    async def _wait_for_write(self) -> bool:
         """Wait until a write is queued; return False on shutdown with an empty queue."""
-        while not self._line:
+        while not self._queue:
             self._stuck_since = None
-            self._let_in(BATCH[0])
+            self._admit(BATCH[0])
             if self._closing:
                 return False
             self._arrived.clear()
@@ -235,12 +237,12 @@ class GroupCommit(Generic[Write, Answer]):
         batch = list[Waiting[Answer]]()
         size = 0
         for _, waiting in self._order:
-            place = self._line[waiting]
-            size += place.size_bytes
-            if batch and (place.strikes or size > BATCH_BYTES):
+            queued = self._queue[waiting]
+            size += queued.size_bytes
+            if batch and (queued.strikes or size > BATCH_BYTES):
                 break
             batch.append(waiting)
-            if place.strikes or len(batch) == self._batch_limit:
+            if queued.strikes or len(batch) == self._batch_limit:
                 break
         return batch
 
@@ -258,7 +260,7 @@ class GroupCommit(Generic[Write, Answer]):
         """Write a batch; return False if every write in it has to wait or be retried."""
         try:
             # No await since the batch was chosen: every write is still queued.
-            writes = [self._line[waiting].write for waiting in batch]
+            writes = [self._queue[waiting].write for waiting in batch]
             answers = await self._commit(connection, writes)
         except Exception as error:
             if isinstance(error, SilentServerError) or is_broken_off(error):
@@ -271,7 +273,7 @@ class GroupCommit(Generic[Write, Answer]):
         self._stuck_since = None
         moved = False
         for waiting, answer in zip(batch, answers, strict=True):
-            if isinstance(answer, Later):
+            if isinstance(answer, RetryLater):
                 self._to_the_end(waiting)
                 continue
             moved = True
@@ -289,7 +291,7 @@ class GroupCommit(Generic[Write, Answer]):
         moved = False
         for waiting in batch:
             # Its writer may have been cancelled during the writes before it.
-            if waiting in self._line:
+            if waiting in self._queue:
                 moved |= await self._write(connection, [waiting])
         return moved
 
@@ -297,12 +299,12 @@ class GroupCommit(Generic[Write, Answer]):
         """Record a strike for each write of a batch that got no answer or was aborted."""
         log.warning("database.no_answer", error=type(error).__name__, count=len(batch))
         for waiting in batch:
-            place = self._line.get(waiting)
-            if place is None:
+            queued = self._queue.get(waiting)
+            if queued is None:
                 continue
-            place.strikes += 1
-            if len(batch) == 1 and place.strikes >= STRIKES:
-                self._fail(waiting, WriteFailedError(place.size_bytes))
+            queued.strikes += 1
+            if len(batch) == 1 and queued.strikes >= STRIKES:
+                self._fail(waiting, WriteFailedError(queued.size_bytes))
             else:
                 self._to_the_end(waiting)
 
@@ -326,15 +328,15 @@ class GroupCommit(Generic[Write, Answer]):
         if (place := self._leave(waiting)) is not None:
             self._join(waiting, place)
 
-    def _join(self, waiting: Waiting[Answer], place: _Place[Write]) -> None:
-        self._line[waiting] = place
-        self._order.append(waiting, place.tenant)
+    def _join(self, waiting: Waiting[Answer], queued: _QueuedWrite[Write]) -> None:
+        self._queue[waiting] = queued
+        self._order.append(waiting, queued.tenant)
 
-    def _leave(self, waiting: Waiting[Answer]) -> _Place[Write] | None:
-        if (place := self._line.pop(waiting, None)) is not None:
-            self._order.remove(waiting, place.tenant)
-            self._order.pass_turn(place.tenant)
-        return place
+    def _leave(self, waiting: Waiting[Answer]) -> _QueuedWrite[Write] | None:
+        if (queued := self._queue.pop(waiting, None)) is not None:
+            self._order.remove(waiting, queued.tenant)
+            self._order.pass_turn(queued.tenant)
+        return queued
 
 
 class _Backoff:

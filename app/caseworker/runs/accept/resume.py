@@ -36,7 +36,7 @@ _NO_NODE = "The run has no node with this ID. GET /runs/{run_id}/trace lists all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLine:
+class ImportRow:
     """The fields of a journal row that decide whether the row is imported."""
 
     seq: int
@@ -49,7 +49,7 @@ class NodeLine:
     outcome: str | None
     start_ts_ms: int
     end_ts_ms: int
-    taken_over: bool
+    imported: bool
     """Whether the ended run had imported the node from another run."""
     error_class: str | None = None
     is_external: bool = False
@@ -69,7 +69,7 @@ class NodeLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenOver:
+class ImportedRows:
     """The sequence numbers of the journal rows to import, grouped by how they are imported."""
 
     known: Sequence[int]
@@ -80,136 +80,141 @@ class TakenOver:
     """Rows of nodes that the new run resumes, including the root."""
 
 
-def taken_over(lines: Sequence[NodeLine], until: str | None) -> TakenOver:
+def rows_to_import(rows: Sequence[ImportRow], until: str | None) -> ImportedRows:
     """Select the rows to import from the journal of an ended run.
 
-    ``lines`` are in node order. ``until`` is the ID of the last node to import; None imports
+    ``rows`` are in node order. ``until`` is the ID of the last node to import; None imports
     everything that can be imported.
 
     Raises:
         InvalidRunError: the node ``until`` does not exist.
     """
-    lines = _by_what_they_are_inside(lines)
-    nodes = {line.node_id: line for line in lines}
-    last = None if until is None else _last(nodes, until)
-    around = {line.node_id for line in lines if line.is_external}
+    rows = _reparented(rows)
+    nodes = {row.node_id: row for row in rows}
+    last = None if until is None else _last_node(nodes, until)
+    around = {row.node_id for row in rows if row.is_external}
     if last is not None:
-        around.update(_above(nodes, last))
-    ended = _ended_by(lines, last)
-    known = _whole(lines, {line.node_id for line in ended} - around - _last_words(nodes))
+        around.update(_ancestors(nodes, last))
+    ended = _ended_by(rows, last)
+    known = _complete_subtrees(
+        rows, {row.node_id for row in ended} - around - _failed_last_replies(nodes)
+    )
     known |= _survived(ended, nodes, known, last)
-    unknown = {line.node_id for line in ended if _may_have_taken_effect(line)} - known
-    still_open = set(around) | {line.node_id for line in lines[:1]}
-    for line in reversed(lines):
-        is_chosen = line.node_id in known or line.node_id in unknown or line.node_id in still_open
-        if is_chosen and line.parent_id is not None and line.parent_id not in known:
-            still_open.add(line.parent_id)
+    unknown = {row.node_id for row in ended if _may_have_taken_effect(row)} - known
+    still_open = set(around) | {row.node_id for row in rows[:1]}
+    for row in reversed(rows):
+        is_chosen = row.node_id in known or row.node_id in unknown or row.node_id in still_open
+        if is_chosen and row.parent_id is not None and row.parent_id not in known:
+            still_open.add(row.parent_id)
     still_open -= known | unknown
-    superseded = _superseded(lines, known | unknown | still_open) & still_open
-    return TakenOver(
-        known=_numbers(lines, known),
-        unknown=_numbers(lines, unknown | superseded),
-        open=_numbers(lines, still_open - superseded),
+    superseded = _superseded(rows, known | unknown | still_open) & still_open
+    return ImportedRows(
+        known=_seqs(rows, known),
+        unknown=_seqs(rows, unknown | superseded),
+        open=_seqs(rows, still_open - superseded),
     )
 
 
-def _by_what_they_are_inside(lines: Sequence[NodeLine]) -> Sequence[NodeLine]:
+def _reparented(rows: Sequence[ImportRow]) -> Sequence[ImportRow]:
     """Reparent children of LLM calls to the step or agent around the call."""
-    around = {line.node_id: line.parent_id for line in lines if line.kind == "llm"}
+    around = {row.node_id: row.parent_id for row in rows if row.kind == "llm"}
     return [
-        replace(line, parent_id=around[line.parent_id])
-        if line.parent_id in around and not line.is_attempt
-        else line
-        for line in lines
+        replace(row, parent_id=around[row.parent_id])
+        if row.parent_id in around and not row.is_attempt
+        else row
+        for row in rows
     ]
 
 
-def _last(nodes: Mapping[str, NodeLine], until: str) -> NodeLine:
+def _last_node(nodes: Mapping[str, ImportRow], until: str) -> ImportRow:
     """Return the node of an ID; for an attempt, its call or step."""
     if until not in nodes:
         raise InvalidRunError("from.until", _NO_NODE)
-    line = nodes[until]
-    return nodes[line.parent_id] if line.is_attempt and line.parent_id else line
+    row = nodes[until]
+    return nodes[row.parent_id] if row.is_attempt and row.parent_id else row
 
 
-def _ended_by(lines: Sequence[NodeLine], last: NodeLine | None) -> Sequence[NodeLine]:
+def _ended_by(rows: Sequence[ImportRow], last: ImportRow | None) -> Sequence[ImportRow]:
     """Return the nodes that had ended when ``last`` ended, and everything inside it."""
     if last is None or last.parent_id is None:
-        return lines
+        return rows
     inside = {last.node_id}
-    for line in lines:
-        if line.parent_id in inside:
-            inside.add(line.node_id)
-    return [line for line in lines if line.end <= last.end or line.node_id in inside]
+    for row in rows:
+        if row.parent_id in inside:
+            inside.add(row.node_id)
+    return [row for row in rows if row.end <= last.end or row.node_id in inside]
 
 
-def _above(nodes: Mapping[str, NodeLine], line: NodeLine) -> Iterator[str]:
-    while line.parent_id is not None:
-        line = nodes[line.parent_id]
-        yield line.node_id
+def _ancestors(nodes: Mapping[str, ImportRow], row: ImportRow) -> Iterator[str]:
+    while row.parent_id is not None:
+        row = nodes[row.parent_id]
+        yield row.node_id
 
 
-def _whole(lines: Sequence[NodeLine], ended: Set[str]) -> set[str]:
+def _complete_subtrees(rows: Sequence[ImportRow], ended: Set[str]) -> set[str]:
     """Return the successful nodes and their descendants.
 
     Nodes without a journal entry, such as attempts, are recreated with their step.
     """
-    inner = {line.parent_id for line in lines}
-    whole: set[str] = set()
-    for line in lines[1:]:
-        is_kept = line.call_key is not None or (line.node_id in inner and not line.is_attempt)
-        well = line.status == "success" and line.node_id in ended and is_kept
-        if well or line.parent_id in whole:
-            whole.add(line.node_id)
-    return whole
+    inner = {row.parent_id for row in rows}
+    complete: set[str] = set()
+    for row in rows[1:]:
+        is_kept = row.call_key is not None or (row.node_id in inner and not row.is_attempt)
+        well = row.status == "success" and row.node_id in ended and is_kept
+        if well or row.parent_id in complete:
+            complete.add(row.node_id)
+    return complete
 
 
-def _last_words(nodes: Mapping[str, NodeLine]) -> set[str]:
+def _failed_last_replies(nodes: Mapping[str, ImportRow]) -> set[str]:
     """Return the replies that ended their parent and would end it again on replay."""
     latest = {
-        line.parent_id: (line.start_ts_ms, line.seq)
-        for line in sorted(nodes.values(), key=lambda line: (line.start_ts_ms, line.seq))
+        row.parent_id: (row.start_ts_ms, row.seq)
+        for row in sorted(nodes.values(), key=lambda row: (row.start_ts_ms, row.seq))
     }
     return {
-        line.node_id
-        for line in nodes.values()
-        if line.kind == "llm"
-        and line.parent_id is not None
-        and (line.incomplete or nodes[line.parent_id].error_class in _FAILED_WITH_REPLY)
-        and latest[line.parent_id] <= line.end
+        row.node_id
+        for row in nodes.values()
+        if row.kind == "llm"
+        and row.parent_id is not None
+        and (row.incomplete or nodes[row.parent_id].error_class in _FAILED_WITH_REPLY)
+        and latest[row.parent_id] <= row.end
     }
 
 
 def _survived(
-    ended: Sequence[NodeLine], nodes: Mapping[str, NodeLine], known: Set[str], last: NodeLine | None
+    ended: Sequence[ImportRow],
+    nodes: Mapping[str, ImportRow],
+    known: Set[str],
+    last: ImportRow | None,
 ) -> set[str]:
     """Return the failures after which the same step continued."""
     latest: dict[str | None, int] = {}
     for node_id in known:
-        line = nodes[node_id]
-        latest[line.parent_id] = max(latest.get(line.parent_id, 0), line.start_ts_ms)
+        row = nodes[node_id]
+        latest[row.parent_id] = max(latest.get(row.parent_id, 0), row.start_ts_ms)
     return {
-        line.node_id
-        for line in ended
-        if line.outcome == CallOutcome.FAILURE
-        and line is not last
-        and (line.taken_over or latest.get(line.parent_id, 0) > line.end_ts_ms)
+        row.node_id
+        for row in ended
+        if row.outcome == CallOutcome.FAILURE
+        and row is not last
+        and (row.imported or latest.get(row.parent_id, 0) > row.end_ts_ms)
     }
 
 
-def _may_have_taken_effect(line: NodeLine) -> bool:
-    return line.kind == "tool" and line.outcome is None and line.call_key is not None
+def _may_have_taken_effect(row: ImportRow) -> bool:
+    return row.kind == "tool" and row.outcome is None and row.call_key is not None
 
 
-def _superseded(lines: Sequence[NodeLine], chosen: Set[str]) -> set[str]:
+def _superseded(rows: Sequence[ImportRow], chosen: Set[str]) -> set[str]:
     """Return the chosen nodes that a later attempt replaced after a worker was lost."""
-    of_key = {line.call_key: line.node_id for line in lines if line.node_id in chosen}
+    of_key = {row.call_key: row.node_id for row in rows if row.node_id in chosen}
     return {
-        line.node_id
-        for line in lines
-        if line.call_key is not None and of_key.get(line.call_key, line.node_id) != line.node_id
+        row.node_id
+        for row in rows
+        if row.call_key is not None and of_key.get(row.call_key, row.node_id) != row.node_id
     }
 
 
-def _numbers(lines: Sequence[NodeLine], chosen: Set[str]) -> list[int]:
-    return [line.seq for line in lines if line.node_id in chosen]
+def _seqs(rows: Sequence[ImportRow], chosen: Set[str]) -> list[int]:
+    return [row.seq for row in rows if row.node_id in chosen]

@@ -27,7 +27,7 @@ from caseworker.engine.prepared import PreparedGraph
 from caseworker.runs.execute.outcome import RunOutcome, close
 from caseworker.runs.journal.event_log import run_ended
 from caseworker.runs.journal.journal import RunJournal
-from caseworker.runs.journal.replay import graph_of, reopened, spent_before, taken_over_by
+from caseworker.runs.journal.replay import graph_of, imported_from, reopened, spent_before
 from caseworker.runs.ports import JournalStore, LateResult
 from caseworker.runs.run import CallRecord, EventRecord, FinishRun, Run, RunStatus, as_ended
 
@@ -95,7 +95,7 @@ class Execution:
         self._activity = activity
         self.graph, self.root = graph_of(run, earlier)
         source = run.request.source
-        self.taken_over = {} if source is None else taken_over_by(source, earlier)
+        self.imported = {} if source is None else imported_from(source, earlier)
         """Data about the run that this one resumes, for its start event; empty if there is none."""
         self._ended = False
         self.journal = RunJournal(

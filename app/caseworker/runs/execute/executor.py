@@ -30,7 +30,7 @@ from caseworker.core.budget.stops import (
 )
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
-from caseworker.engine.approvals import ApprovalDesk, Approvals
+from caseworker.engine.approvals import ApprovalPort, Approvals
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import LoopTurns, StepSlots
 from caseworker.engine.driver import GraphExecution
@@ -178,7 +178,7 @@ class RunExecutor:
         services: Mapping[type, Any],
         limits: ExecutorLimits,
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
-        approvals: Callable[[Run, CancellationToken], ApprovalDesk] | None = None,
+        approvals: Callable[[Run, CancellationToken], ApprovalPort] | None = None,
         observers: RunObservers | None = None,
         accounts: Callable[[str, RunJournal], RunAccounts] | None = None,
         branches: Branches | None = None,
@@ -245,7 +245,7 @@ class RunExecutor:
         """Release a slot that :meth:`reserve` reserved."""
         (self.external_slots if external else self.slots).unreserve(tenant)
 
-    async def room(self) -> None:
+    async def wait_for_slot(self) -> None:
         """Wait until a slot may be free; use :meth:`reserve` to get it."""
         while self.free_slots <= 0:
             await self.slots.change()
@@ -284,11 +284,11 @@ class RunExecutor:
         self.changes += 1
         self._keep(self._execute(active, permitted_at, after=lost), f"run {run.key.run_id}")
 
-    async def end(self, key: RunKey) -> None:
-        """End a run that has started and was stopped, unless a process executes it.
+    async def replay_stopped(self, key: RunKey) -> None:
+        """Claim a stopped run that no process executes, and replay its journal to end it.
 
-        It is executed for that, without a slot, up to the end of its journal. So its result and its
-        events are those of a run that is stopped while a process executes it.
+        The replay produces the same result and events as a stop during an execution. It needs no
+        slot.
         """
         if not self._open:
             return
@@ -297,12 +297,12 @@ class RunExecutor:
         if run is not None:
             self.start(run, permitted_at=permitted_at)
 
-    def end_soon(self, key: RunKey) -> None:
-        """Call :meth:`end` in the background; the run has a job in case that fails."""
+    def replay_stopped_soon(self, key: RunKey) -> None:
+        """Call :meth:`replay_stopped` in the background; the run has a job in case that fails."""
 
         async def end() -> None:
             try:
-                await self.end(key)
+                await self.replay_stopped(key)
             except Exception:
                 log.exception("run.not_ended", run_id=key.run_id)
 
@@ -476,7 +476,7 @@ class RunExecutor:
                 ended = stopped(run, stop, result_of_calls(run, earlier, stop), at=_now())
             await self._finish(active, execution, ended)
             return
-        outcome.let_go()
+        outcome.drop_tracebacks()
         if run.key in self._external:
             await self._end_children(active, outcome.stop)
         if isinstance(outcome.stop, Suspended):
@@ -568,7 +568,7 @@ class RunExecutor:
         graph = await self._graph_of(active, execution)
         if self._is_exhausted(run):
             return graph.abandoned(_exhausted(run))
-        about = {"attempt": run.attempts, **execution.taken_over}
+        about = {"attempt": run.attempts, **execution.imported}
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
         token, calls = active.token, graph.calls
         deadline = deadline_of(run.request.deadline, token)
@@ -591,7 +591,12 @@ class RunExecutor:
         return run.cancel_request is None and deaths >= self._limits.max_attempts
 
     async def _graph_of(self, active: ActiveRun, execution: Execution) -> GraphExecution:
-        """Build the graph execution; raises like :meth:`_outcome`."""
+        """Build the graph execution.
+
+        Raises:
+            GraphProblemsError: this process cannot execute the graph.
+            BranchNotFoundError: the messages that the run answers were deleted.
+        """
 
         def on_abandoned_done() -> None:
             if execution.ended:  # before the end, the cost is part of the run's usage anyway

@@ -87,15 +87,15 @@ class CapacityAwareJobManager(JobManager):
         self,
         connector: BaseConnector,
         *,
-        has_room: Callable[[], bool],
+        has_free_slots: Callable[[], bool],
         looked: asyncio.Event | None = None,
     ) -> None:
-        """Give no jobs while ``has_room`` returns False; :meth:`wake` checks it again.
+        """Give no jobs while ``has_free_slots`` returns False; :meth:`wake` checks it again.
 
         ``looked`` is set after the first search for a job, which means that the worker is ready.
         """
         super().__init__(connector)
-        self._has_room = has_room
+        self._has_free_slots = has_free_slots
         self._notify_worker: NotificationCallback | None = None
         self._wakes = 0
         self.refused = asyncio.Event()
@@ -115,7 +115,7 @@ class CapacityAwareJobManager(JobManager):
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         """Return the next job, or None if there is no job or no free slot."""
         while True:
-            if not self._has_room():
+            if not self._has_free_slots():
                 self.refused.set()
                 self._looked.set()
                 return None
@@ -184,7 +184,7 @@ class QueueWorker:
         app = procrastinate.App(connector=procrastinate.PsycopgConnector())
         jobs = CapacityAwareJobManager(
             app.connector,
-            has_room=lambda: self.executor.free_slots > 0,
+            has_free_slots=lambda: self.executor.free_slots > 0,
             looked=self.looked,
         )
         app.job_manager = jobs
@@ -193,7 +193,7 @@ class QueueWorker:
         async with connections(self.url, self.patience, at_most=CONCURRENCY) as pool:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
-                listening = wake_when_told(jobs, self.url, [QUEUE], self.patience)
+                listening = wake_on_notification(jobs, self.url, [QUEUE], self.patience)
                 due = wake_when_due(jobs, self.due, self._take_next_runs)
                 beside = (listening, due, self._wake_when_free(jobs), self._take_what_waited())
                 helpers = [tasks.create_task(each) for each in beside]
@@ -205,7 +205,7 @@ class QueueWorker:
         while True:
             await jobs.refused.wait()
             jobs.refused.clear()
-            await self.executor.room()
+            await self.executor.wait_for_slot()
             await jobs.wake()
 
     async def _take_what_waited(self) -> None:
@@ -221,7 +221,7 @@ class QueueWorker:
     async def _execute(self, tenant: str, run_id: str) -> None:
         """Start the next run: a job signals that a run is queued, not which one."""
         while self.executor.free_slots <= 0:
-            await self.executor.room()
+            await self.executor.wait_for_slot()
         try:
             await self._take_next()
         except BaseException:
@@ -281,16 +281,16 @@ async def take_jobs(
         raise
 
 
-async def wake_when_told(
+async def wake_on_notification(
     jobs: CapacityAwareJobManager, url: str, queues: Iterable[str], patience: Patience
 ) -> None:
     """Wake a worker whenever a new job is announced in one of ``queues``."""
 
-    async def heard(_: object) -> None:
+    async def wake(_: object) -> None:
         await jobs.wake()
 
     channels = get_channel_for_queues(queues)
-    await listen(url, channels, patience=patience, heard=heard, listening=jobs.wake)
+    await listen(url, channels, patience=patience, on_notification=wake, listening=jobs.wake)
 
 
 async def wake_when_due(

@@ -44,7 +44,7 @@ from caseworker.runs.graphs import (
 from caseworker.runs.http.body import (
     AgentRunBody,
     ExternalBody,
-    GivenBudget,
+    RequestedBudget,
     RunFields,
     WebhookBody,
 )
@@ -97,7 +97,7 @@ class Admission(ABC):
             GraphRefusedError: the graph or agent is invalid; the error lists all problems.
         """
         limits, budget_body, ceiling = self._limits, body.budget, self._limits.budget_ceiling
-        require_none([*usual_violations(body, limits), *self._violations(body)])
+        require_none([*common_violations(body, limits), *self._violations(body)])
         of_request, of_run = await self._own_fields(body, tenant)
         request = RunRequest(
             kind=self.kind,
@@ -129,10 +129,10 @@ class Admission(ABC):
         )
 
     @abstractmethod
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Convert ``request`` back to the body fields that only this kind of run has.
 
-        ``document`` holds the body fields that the caller overrides.
+        ``overrides`` holds the body fields that the caller overrides.
         """
 
     @abstractmethod
@@ -152,27 +152,31 @@ class GraphAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Return the graph and its inputs."""
         inputs = dict(request.inputs)
-        if document.get("input") is not None:
+        if overrides.get("input") is not None:
             inputs.pop(DEFAULT_HANDLE, None)
         return {"graph": request.graph, "inputs": inputs}
 
     def chat_graph(
-        self, definition: Mapping[str, Any], stored: Definition | None, *, with_inputs: bool
+        self,
+        definition: Mapping[str, Any],
+        stored_definition: Definition | None,
+        *,
+        with_inputs: bool,
     ) -> dict[str, Any]:
         """Return the graph that a run executes to answer in a thread.
 
-        ``definition`` is a graph or a reference. ``stored`` is the referenced definition; None if
-        ``definition`` is inline or the definition is unknown.
+        ``definition`` is a graph or a reference. ``stored_definition`` is the referenced
+        definition; None if ``definition`` is inline or the definition is unknown.
 
         Raises:
             ProblemError: the definition is unknown.
         """
-        if stored is None and is_reference(definition):
+        if stored_definition is None and is_reference(definition):
             raise invalid("graph.name", "Unknown graph. GET /graphs lists all graphs.")
-        graph = dict(definition if stored is None else stored.content)
+        graph = dict(definition if stored_definition is None else stored_definition.content)
         steps = graph.get("steps")
         starts = [
             step.get("id")
@@ -256,7 +260,7 @@ class AgentAdmission(GraphAdmission):
 
     kind = RunKind.AGENT
 
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Return the agent, its conversation and the values of its variables."""
         return {
             "agent": agent_of(request.graph or {}),
@@ -266,13 +270,17 @@ class AgentAdmission(GraphAdmission):
         }
 
     def chat_graph(
-        self, definition: Mapping[str, Any], stored: Definition | None, *, with_inputs: bool
+        self,
+        definition: Mapping[str, Any],
+        stored_definition: Definition | None,
+        *,
+        with_inputs: bool,
     ) -> dict[str, Any]:
         """Return a graph whose first step is the agent and whose second step provides the thread.
 
         An unknown agent raises no error here; graph validation reports it with all other problems.
         """
-        ref = None if stored is None else stored.head
+        ref = None if stored_definition is None else stored_definition.head
         agent = dict(definition) if ref is None else {"name": ref.name, "version": ref.version}
         edges = [
             {
@@ -361,11 +369,11 @@ class ExternalAdmission(Admission):
         super().__init__(limits, models)
         self._definitions = definitions
 
-    def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> Fields:
+    def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
-        settings_ = {name: value for name, value in settings.items() if name != "parent"}
-        return {**settings_, "input": request.inputs.get(DEFAULT_HANDLE)}
+        overridable = {name: value for name, value in settings.items() if name != "parent"}
+        return {**overridable, "input": request.inputs.get(DEFAULT_HANDLE)}
 
     def _violations(self, body: ExternalBody) -> Iterator[Violation]:
         models = body.models or {}
@@ -458,7 +466,7 @@ def reference_from(document: Mapping[str, Any], kind: DefinitionKind) -> Definit
     return DefinitionRef(reference.name, reference.version, kind)
 
 
-def usual_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
+def common_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
     """Yield violations in the fields that all kinds of runs share.
 
     Checks the lengths of input and metadata, ``start_at``, and the webhook URL.
@@ -514,27 +522,29 @@ def require_none(violations: Sequence[Violation]) -> None:
         raise ProblemError(INVALID_REQUEST, violations=violations)
 
 
-def given_limits(budget_body: GivenBudget | None, usual: Budget) -> Budget:
+def effective_limits(requested_budget: RequestedBudget | None, usual: Budget) -> Budget:
     """Return the limits in ``usual``, overridden by those that the caller sent.
 
     A limit that the caller sent as null is unlimited.
     """
-    return usual if budget_body is None else budget_body.over(usual)
+    return usual if requested_budget is None else requested_budget.over(usual)
 
 
-def requires_prices(budget_body: GivenBudget | None, usual: Budget, limits: ApiLimits) -> bool:
+def requires_prices(
+    requested_budget: RequestedBudget | None, usual: Budget, limits: ApiLimits
+) -> bool:
     """Return whether the run may only call models whose price is known.
 
     That is the case if its cost limit was set explicitly, by the caller or in the configuration.
     """
-    set_by_caller = budget_body is not None and "max_cost_usd" in budget_body.stated
-    budget = budget_body.budget if budget_body is not None and set_by_caller else usual
+    set_by_caller = requested_budget is not None and "max_cost_usd" in requested_budget.sent_names
+    budget = requested_budget.budget if requested_budget is not None and set_by_caller else usual
     return budget.max_cost_dollars is not None or limits.ceiling_requires_prices
 
 
-def limits_spending(budget_body: GivenBudget | None, usual: Budget = UNLIMITED) -> bool:
+def limits_spending(requested_budget: RequestedBudget | None, usual: Budget = UNLIMITED) -> bool:
     """Return whether cost or tokens are limited by the caller or by a default, ceilings apart."""
-    budget = usual if budget_body is None else budget_body.over(usual)
+    budget = usual if requested_budget is None else requested_budget.over(usual)
     return budget.max_cost_dollars is not None or budget.max_tokens is not None
 
 

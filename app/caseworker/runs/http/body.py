@@ -70,32 +70,32 @@ The service parses them by hand: as route parameters, they would slow down each 
 
 
 @dataclass(frozen=True, slots=True)
-class GivenBudget:
+class RequestedBudget:
     """The limits that a caller sent.
 
     Omitted limits take a default; a limit sent as null is unlimited.
     """
 
     budget: Budget
-    stated: frozenset[str]
+    sent_names: frozenset[str]
     """JSON names of the limits that were sent."""
 
     def over(self, usual: Budget) -> Budget:
         """Return ``usual``, overridden by the limits that were sent, including null."""
         if usual is UNLIMITED:  # omitted limits are unlimited too
             return self.budget
-        names = map(field_name, self.stated)
+        names = map(field_name, self.sent_names)
         return replace(usual, **{name: getattr(self.budget, name) for name in names})
 
     def to_json(self) -> dict[str, int | float | None]:
         """Return the limits that were sent as a dict by JSON name."""
         limits = self.budget.to_json()
-        return {name: limits[name] for name in self.stated}
+        return {name: limits[name] for name in self.sent_names}
 
 
-def _budget_with_names(value: Any, read: ValidatorFunctionWrapHandler) -> GivenBudget:
+def _budget_with_names(value: Any, read: ValidatorFunctionWrapHandler) -> RequestedBudget:
     try:
-        return GivenBudget(read(without_surplus(value, _LIMITS)), frozenset(value))
+        return RequestedBudget(read(without_surplus(value, _LIMITS)), frozenset(value))
     except ValidationError as error:
         raise with_suggestions(error, _LIMITS) from None
 
@@ -107,7 +107,7 @@ _BUDGET: Final = TypeAdapter(Budget).core_schema
 """Built once for all bodies, because pydantic parses the source of the class for its docstrings."""
 
 BudgetBody = Annotated[
-    GivenBudget,
+    RequestedBudget,
     GetPydanticSchema(
         lambda *_: core_schema.no_info_wrap_validator_function(_budget_with_names, _BUDGET)
     ),
@@ -210,7 +210,7 @@ class RunFields(BodyModel):
     """Priority among the queued runs of the tenant: higher ones start first. Defaults to 0."""
     concurrency_key: ConcurrencyKey | None = None
     """Key that limits concurrency: at most ``concurrency_limit`` runs of a tenant with the same key
-    are active, including those that wait for an approval. The others are queued in order."""
+    are active, including those that wait for an approval. Further runs are queued in order."""
     concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Maximum number of active runs with the same key, including this one, at which this run may
     start. Defaults to 1."""
@@ -353,7 +353,7 @@ class FromRun(BodyModel):
     imported. If omitted, all successful steps and calls are imported."""
 
 
-class GoingOnBody(RunFields):
+class ResumeRunBody(RunFields):
     """A run that resumes from an ended run; imported steps and calls cost nothing.
 
     Omitted fields default to those of the source run, except deadline and metadata. Fields that are

@@ -252,7 +252,11 @@ async def stream_of(
 ) -> EventStream:
     """Return a response that streams the run's events after the sequence number ``after``.
 
-    The caller must have acquired a stream slot for the request. ``opening`` is sent first.
+    ``after`` is exclusive; 0 starts at the first event. The caller must have acquired a stream slot
+    for the request. ``opening`` is sent first.
+
+    Raises:
+        RunNotFoundError: the run does not exist.
     """
     batches = _while_allowed(
         request,

@@ -77,7 +77,7 @@ class RunStop(View):
 
 
 class UsedModel(View):
-    """A model that answered calls, and their number."""
+    """A model that answered calls, with the number of those calls."""
 
     provider: str
     model: str

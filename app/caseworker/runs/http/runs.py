@@ -46,7 +46,7 @@ from caseworker.runs.http.admission import Admissions, limits_spending, request_
 from caseworker.runs.http.body import (
     POST_HEADERS,
     CancelBody,
-    GoingOnBody,
+    ResumeRunBody,
     RunFields,
     idempotency_key,
     wait_seconds,
@@ -87,7 +87,7 @@ ANSWER_SECONDS = 2.0
 router = api_router("runs", prefix="/runs")
 
 
-async def view_for(run: Run, request: ApiRequest) -> RunDetails:
+async def view_with_usage(run: Run, request: ApiRequest) -> RunDetails:
     """Return the view of a run for its caller, with its usage so far."""
     runs, payloads, root = request.service(RunService), request.service(Payloads), request.root
     return await view_of(await runs.with_usage(run), root, payloads)
@@ -162,7 +162,7 @@ async def post_run(
         if (response := await access.adopted(request, parent, child.run_id)) is not None:
             return response
     run = await awaited(request, accepted.run, wait)
-    view = await view_for(run, request)
+    view = await view_with_usage(run, request)
     if isinstance(view, ExternalRun) and not run.finished:
         renews = not accepted.created and "idempotency-key" in request.headers
         fields = await access.opened(run, request, renew=renews)
@@ -205,7 +205,7 @@ async def list_runs(query: Annotated[RunQuery, Query()], request: ApiRequest) ->
 async def get_run(run_id: RunIdPath, request: ApiRequest) -> RunView:
     """Return a run: status, input, result, usage and stop reason."""
     run = await request.service(RunService).get(RunKey(request.caller.tenant, run_id))
-    return await view_for(run, request)
+    return await view_with_usage(run, request)
 
 
 @router.delete("/{run_id}", status_code=HTTPStatus.ACCEPTED, responses=_CANCELLED)
@@ -282,7 +282,7 @@ async def _accepted(body: RunFields, request: ApiRequest) -> Accepted:
     if body.webhook is not None:
         await request.service(WebhookCheck).require_secret(request.caller.tenant)
     hashed = await request.computed(partial(request_hash, body))
-    if isinstance(body, GoingOnBody):
+    if isinstance(body, ResumeRunBody):
         return await _accepted_from(body, request, hashed, key)
     try:
         new = await request.service(Admissions).new_run(body, request, hashed, key)
@@ -295,7 +295,7 @@ async def _accepted(body: RunFields, request: ApiRequest) -> Accepted:
 
 
 async def _accepted_from(
-    body: GoingOnBody, request: ApiRequest, hashed: str, key: str | None
+    body: ResumeRunBody, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted:
     """Accept a run that resumes from another; a repeated request works even if that was erased."""
     if body.graph is None:
@@ -308,7 +308,7 @@ async def _accepted_from(
     fields = admissions[source.kind].fields_of(source, body.document)
     new = await admissions.new_run(completed(body, source, fields), request, hashed, key)
     ceiling = request.service(ApiLimits).budget_ceiling
-    return await runs.accept(going_on(new, body, source, ceiling))
+    return await runs.accept(resumed_run(new, body, source, ceiling))
 
 
 async def _accepted_before(
@@ -359,7 +359,7 @@ async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     return later
 
 
-async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
+async def source_of(body: ResumeRunBody, tenant: str, runs: RunService) -> Run:
     """Return the run from which the requested run resumes.
 
     Raises:
@@ -380,7 +380,7 @@ async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     return source
 
 
-def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) -> RunFields:
+def completed(body: ResumeRunBody, source: RunRequest, fields: Mapping[str, Any]) -> RunFields:
     """Return an equivalent body without ``from``, with omitted fields copied from the source run.
 
     ``fields`` are those fields of the source run that only its kind has.
@@ -401,21 +401,21 @@ def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) 
         raise ProblemError(INVALID_REQUEST, violations=violations_of(errors)) from None
 
 
-def going_on(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
+def resumed_run(new: NewRun, body: ResumeRunBody, source: RunRequest, ceiling: Budget) -> NewRun:
     """Return ``new`` as a run that resumes from the source run and inherits omitted limits.
 
     ``ceiling`` caps the limits. ``source`` is the request of the source run.
     """
-    budget_body, request = body.budget, new.request
-    budget = source.budget if budget_body is None else budget_body.over(source.budget)
-    prices_asked = budget_body is not None and "max_cost_usd" in budget_body.stated
+    requested_budget, request = body.budget, new.request
+    budget = source.budget if requested_budget is None else requested_budget.over(source.budget)
+    prices_asked = requested_budget is not None and "max_cost_usd" in requested_budget.sent_names
     requires_prices = request.requires_prices if prices_asked else source.requires_prices
     source_ref = body.from_
     request = replace(
         request,
         budget=budget.merged_with(ceiling),
         requires_prices=requires_prices,
-        limits_spending=source.limits_spending or limits_spending(budget_body),
+        limits_spending=source.limits_spending or limits_spending(requested_budget),
         definition_ref=(request if body.graph or body.agent else source).definition_ref,
         source=RunSource(source_ref.run_id, source_ref.until),
         chat=source.chat,

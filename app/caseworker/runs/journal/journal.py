@@ -134,8 +134,8 @@ class RunJournal:
         self._revision = graph.revision
         self._in_flight: asyncio.Future[None] | None = None
         """Ends with the write in flight; None while there is none."""
-        self._pending_write: _PendingWrite | None = None
-        self._writes_begun = self._last_granted = 0
+        self._before_write: _StateBeforeWrite | None = None
+        self._writes_started = self._last_granted = 0
         self._holds: dict[HoldKey, Hold] = {}
         """Holds that no answer to a write has granted or refused yet."""
         self._answers: dict[HoldKey, HoldAnswer] = {}
@@ -302,8 +302,8 @@ class RunJournal:
             self._events.node_of = graph.node
         self._closed = True
         self._stop_waiting()
-        if self._pending_write is not None:
-            self._take_back(self._pending_write)
+        if self._before_write is not None:
+            self._restore(self._before_write)
         return self._changes()
 
     def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
@@ -328,18 +328,16 @@ class RunJournal:
             CancelledError: the run has a cancel request.
             LostRunError: the run belongs to another worker.
         """
-        begun_before = self._writes_begun
+        started_before = self._writes_started
         while self._in_flight is not None:
             # All waiters wake at once, and one of them writes: check again.
             await asyncio.shield(self._in_flight)
-            if self._last_granted > begun_before:
+            if self._last_granted > started_before:
                 return
         self._in_flight = in_flight = asyncio.get_running_loop().create_future()
-        self._writes_begun += 1
+        self._writes_started += 1
         self._stop_waiting()  # this write takes everything that the timer waits to store
-        self._pending_write = pending_write = _PendingWrite(
-            self._revision, frozenset(self._unwritten)
-        )
+        self._before_write = before = _StateBeforeWrite(self._revision, frozenset(self._unwritten))
         try:
             # Once the journal is closed, only ask for permission: the final update carries the
             # calls, and their events must not be stored without them.
@@ -354,11 +352,11 @@ class RunJournal:
             )
             permission = await self._store.write(write)
         except BaseException:
-            self._take_back(pending_write)
+            self._restore(before)
             self.touch()
             raise
         finally:
-            self._pending_write = None
+            self._before_write = None
             self._in_flight = None
             in_flight.set_result(None)
         if permission.owned:
@@ -368,9 +366,9 @@ class RunJournal:
                 for record in write.calls:
                     self._requests.pop(record.node["node_id"], None)
         else:
-            self._take_back(pending_write)
+            self._restore(before)
         self._trip_if_refused(permission)
-        self._last_granted = self._writes_begun
+        self._last_granted = self._writes_started
         answered_at = permission.answered_at
         self._permitted_at = max(
             self._permitted_at, self._clock() if answered_at is None else answered_at
@@ -384,9 +382,9 @@ class RunJournal:
             if self._settled.get(hold.key) is hold:
                 del self._settled[hold.key]
 
-    def _take_back(self, pending_write: "_PendingWrite") -> None:
-        self._revision = min(self._revision, pending_write.revision)
-        self._unwritten |= pending_write.unwritten
+    def _restore(self, before: "_StateBeforeWrite") -> None:
+        self._revision = min(self._revision, before.revision)
+        self._unwritten |= before.unwritten
 
     def _trip_if_refused(self, permission: Permission) -> None:
         if not permission.owned:
@@ -444,7 +442,7 @@ class RunJournal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _PendingWrite:
+class _StateBeforeWrite:
     """The state before a write in flight, to restore if the write fails."""
 
     revision: int

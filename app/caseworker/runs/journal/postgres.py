@@ -21,11 +21,11 @@ from psycopg.rows import dict_row
 
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.postgres.connections import Connection, Patience
-from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, Later
+from caseworker.platform.postgres.group_commit import STOP_SECONDS, GroupCommit, RetryLater
 from caseworker.platform.postgres.json_text import dump
-from caseworker.runs.accept.postgres.acceptance import (
+from caseworker.runs.accept.postgres.batch_accept import (
     InsertAnswer,
-    QueueRoom,
+    QueueCapacity,
     RunInsert,
     accept_in_batch,
 )
@@ -64,7 +64,7 @@ LARGE_BYTES = 64 * 1024
 LARGE_PATIENCE: Mapping[str, Any] = {"statement_ms": 60_000, "answer_seconds": 90.0}
 """Timeouts for large writes."""
 
-OwnersAnswer = Permission | FinishResult | Later
+OwnersAnswer = Permission | FinishResult | RetryLater
 
 Row = Mapping[str, Any]
 
@@ -120,7 +120,7 @@ class PostgresJournal:
         """Is notified of every run that stored events or ended in this process."""
         self._accepting: GroupCommit[RunInsert, InsertAnswer] = GroupCommit(
             partial(self._connect, self._patience),
-            partial(accept_in_batch, room=QueueRoom()),
+            partial(accept_in_batch, capacity=QueueCapacity()),
         )
         self._owners = self._owners_line(self._patience)
         self._large = self._owners_line(replace(self._patience, **LARGE_PATIENCE))
@@ -164,7 +164,7 @@ class PostgresJournal:
         try:
             async with asyncio.timeout(timeout_seconds):
                 if insert.worker_id is not None:
-                    await self._owners.until_room(patience_seconds=timeout_seconds / 2)
+                    await self._owners.wait_for_capacity(patience_seconds=timeout_seconds / 2)
                 answer = await self._accepting.submit(insert, len(insert.row))
         except TimeoutError:
             raise StoreUnavailableError from None
@@ -245,7 +245,7 @@ async def _write_all(
     writes: Sequence[OwnersWrite],
     usual: UsualTimes,
     costs: str,
-) -> Sequence[Permission | Later]:
+) -> Sequence[Permission | RetryLater]:
     rows_by_owner = {write.owner: write.owner_row for write in writes}
     calls, events = [write.calls for write in writes], [write.events for write in writes]
     statement = JOURNAL
@@ -266,7 +266,7 @@ async def _write_all(
 
 async def _finish_all(
     connection: psycopg.AsyncConnection[Any], writes: Sequence[OwnersWrite]
-) -> Sequence[FinishResult | Later]:
+) -> Sequence[FinishResult | RetryLater]:
     first: dict[Ownership, OwnersWrite] = {}
     for write in writes:
         # A repeated finish of the same owner gets the answer of the first one.
@@ -300,19 +300,19 @@ def _permission(
     owned: Mapping[Ownership, Row],
     states: Mapping[Ownership, Row],
     answered_at: float,
-) -> Permission | Later:
+) -> Permission | RetryLater:
     if (row := owned.get(asking)) is not None:
         request = cancel_request_from_row(row) if row["cancel_requested_at"] else None
         holds = hold_answers(row.get("holds") or ())
         return Permission(owned=True, cancel_request=request, answered_at=answered_at, holds=holds)
     if (row := states.get(asking)) is None or _has_no_owner(row):
         return Permission(owned=False, cancel_request=None)
-    return Later.LATER
+    return RetryLater.LATER
 
 
 def _finish_result(
     finish: FinishRun, finished: Mapping[Ownership, Row], states: Mapping[Ownership, Row]
-) -> FinishResult | Later:
+) -> FinishResult | RetryLater:
     """Return the result of a finish; a repeated one is recognized by its exact active seconds."""
     asking = finish.key, finish.fence
     if asking in finished:
@@ -328,7 +328,7 @@ def _finish_result(
     cancel_request = cancel_request_from_row(state)
     if cancel_request is not None and finish.status is not RunStatus.CANCELLED:
         return FinishResult(done=False, cancel_request=cancel_request)
-    return Later.LATER
+    return RetryLater.LATER
 
 
 def _has_no_owner(row: Row) -> bool:

@@ -67,7 +67,7 @@ def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
     return frozenset(waiting)
 
 
-def taken_over_by(source: RunSource, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
+def imported_from(source: RunSource, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
     """Return the source run and the numbers of imported nodes, for the run's start event."""
     kinds = [record.node["kind"] for record in earlier if TAKEN_OVER in record.node["metadata"]]
     steps = kinds.count("system")
@@ -150,14 +150,14 @@ def tries_of(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
             outcome=CallOutcome(record.outcome) if record.outcome else CallOutcome.UNKNOWN,
             request_hash=record.request_hash,
             value=record.value,
-            taken_over=_is_taken_over(record),
+            imported=_is_imported(record),
         )
         for record in earlier
         if record.call_key is not None and record.outcome != CallOutcome.NOT_MADE
     }
 
 
-def _is_taken_over(record: CallRecord) -> bool:
+def _is_imported(record: CallRecord) -> bool:
     """Return whether a record belongs to the imported run; a resumed step is ours once charged."""
     about = record.node["metadata"]
     return TAKEN_OVER in about or (CONTINUES in about and not record.charge)

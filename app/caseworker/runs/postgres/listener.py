@@ -30,7 +30,7 @@ ACCOUNT_CHANNEL = "caseworker_accounts"
 
 QUIET_SECONDS = 15.0
 """Seconds without notifications after which the connection is checked. Until a lost connection is
-noticed, the statements of each heartbeat find what was not notified."""
+noticed, the statements of each heartbeat find the changes without a notification."""
 
 ANSWER_SECONDS = 5.0
 
@@ -40,10 +40,10 @@ async def listen(
     channels: Iterable[str],
     *,
     patience: Patience,
-    heard: Callable[[Notify], Awaitable[None]],
+    on_notification: Callable[[Notify], Awaitable[None]],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
-    """Call ``heard`` with every notification that arrives from now on.
+    """Call ``on_notification`` with every notification that arrives from now on.
 
     ``listening`` is awaited once listening has started, so that the caller can look for events that
     it missed before.
@@ -60,7 +60,7 @@ async def listen(
         while True:
             async with aclosing(connection.notifies(timeout=QUIET_SECONDS)) as notices:
                 async for notice in notices:
-                    await heard(notice)
+                    await on_notification(notice)
             await connection.execute("SELECT 1")
 
 
@@ -85,23 +85,23 @@ async def listen_for_workers(
 
     async def read(notice: Notify) -> None:
         try:
-            notice_ = json.loads(notice.payload)
+            content = json.loads(notice.payload)
             if notice.channel == ACCOUNT_CHANNEL:
-                accounts_changed(notice_["tenant"])
+                accounts_changed(content["tenant"])
                 return
-            key = RunKey(notice_["tenant"], notice_["run_id"])
+            key = RunKey(content["tenant"], content["run_id"])
         except (ValueError, TypeError, KeyError):
             log.warning("notification.unreadable")  # any database client can send notifications
             return
         if notice.channel == DECISION_CHANNEL:
             decided(key)
             return
-        if notice_.get("unowned"):
+        if content.get("unowned"):
             unowned(key)
             return
-        by, reason = str(notice_.get("by", "")), notice_.get("reason")
+        by, reason = str(content.get("by", "")), content.get("reason")
         now = datetime.now(UTC)
         cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
 
     channels = [CANCEL_CHANNEL, DECISION_CHANNEL, ACCOUNT_CHANNEL]
-    await listen(url, channels, patience=patience, heard=read, listening=listening)
+    await listen(url, channels, patience=patience, on_notification=read, listening=listening)

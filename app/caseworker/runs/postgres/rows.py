@@ -37,7 +37,7 @@ from caseworker.runs.run import (
 
 Row = Mapping[str, Any] | RowMapping
 
-Place = TypeVar("Place")
+Position = TypeVar("Position")
 Item = TypeVar("Item")
 
 _REQUEST = ("kind", "input", "seed", "timezone", "requires_prices")
@@ -83,25 +83,26 @@ _NEW_FIELDS = tuple(
 )
 
 
-def encode_cursor(of: str, place: Any) -> str:
-    """Return a position (any JSON value) in the list ``of`` as an opaque cursor."""
-    return base64.urlsafe_b64encode(json.dumps([of, place]).encode()).decode().rstrip("=")
+def encode_cursor(list_name: str, position: Any) -> str:
+    """Return a position (any JSON value) in the list ``list_name`` as an opaque cursor."""
+    return base64.urlsafe_b64encode(json.dumps([list_name, position]).encode()).decode().rstrip("=")
 
 
 def page_of(
-    of: str,
+    list_name: str,
     rows: Sequence[Any],
     limit: int,
-    place: Callable[[Any], Any],
-    read: Callable[[Any], Item],
+    position_of: Callable[[Any], Any],
+    item_of: Callable[[Any], Item],
 ) -> Page[Item]:
-    """Return a page of the list ``of`` with up to ``limit`` rows.
+    """Return a page of the list ``list_name`` with up to ``limit`` items.
 
-    ``place`` returns the position of a row for the cursor, and ``read`` the object for it.
+    ``rows`` has up to ``limit + 1`` rows; the extra one shows that there is a next page.
+    ``position_of`` returns the position of a row for the cursor, and ``item_of`` the object for it.
     """
     page = rows[:limit]
-    following = encode_cursor(of, place(page[-1])) if len(rows) > limit else None
-    return Page([read(row) for row in page], following)
+    following = encode_cursor(list_name, position_of(page[-1])) if len(rows) > limit else None
+    return Page([item_of(row) for row in page], following)
 
 
 def id_in(place: Any) -> str:
@@ -125,8 +126,8 @@ def instant_and_id(place: Any) -> tuple[datetime, str]:
     return datetime.fromisoformat(at), id_in(name)
 
 
-def decode_cursor(of: str, cursor: str, read: Callable[[Any], Place]) -> Place:
-    """Return the position in a cursor of the list ``of``; cursors of other lists are refused.
+def decode_cursor(list_name: str, cursor: str, read: Callable[[Any], Position]) -> Position:
+    """Return the position in a cursor of the list ``list_name``; refuse cursors of other lists.
 
     ``read`` converts the position from JSON, or raises an error if it is malformed.
 
@@ -135,10 +136,10 @@ def decode_cursor(of: str, cursor: str, read: Callable[[Any], Place]) -> Place:
     """
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        cursor_of, place = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
-        if cursor_of != of:
+        cursor_of, position = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        if cursor_of != list_name:
             raise ValueError(cursor_of)
-        return read(place)
+        return read(position)
     except (ValueError, TypeError, RecursionError, binascii.Error):
         message = "Invalid cursor for this list. Omit it to start from the first page."
         raise InvalidRunError("cursor", message) from None

@@ -72,10 +72,13 @@ class Search:
     due: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when work is due."""
 
-    async def keep(self, work: Callable[[], Awaitable[object]], pause_seconds: float = 0) -> None:
-        """Do the work whenever it is due; after a database outage, when it is found again.
+    async def run_when_due(
+        self, work: Callable[[], Awaitable[object]], pause_seconds: float = 0
+    ) -> None:
+        """Call ``work`` each time ``due`` is set, until cancelled.
 
-        Between two calls of ``work`` are at least ``pause_seconds``, for work that may stay due.
+        A database outage skips one call; the next search sets ``due`` again. Two calls are at least
+        ``pause_seconds`` apart, for work that may stay due.
         """
         while True:
             await self.due.wait()
@@ -178,7 +181,7 @@ class Heartbeat:
         for key in self._strays.confirmed(self.executor.active - beat.owned):
             self.executor.lose(key)
         for key in self._orphans.confirmed(beat.owned - self.executor.active):
-            await self._give_back(key)
+            await self._release_run(key)
         for key in self.executor.broken.keys() - beat.owned:
             del self.executor.broken[key]
 
@@ -199,7 +202,7 @@ class Heartbeat:
         except StoreUnavailableError:
             log.warning("heartbeat.left_unsaid")
 
-    async def _give_back(self, key: RunKey) -> None:
+    async def _release_run(self, key: RunKey) -> None:
         # Read again: the run may have started or ended since the heartbeat.
         run = await self.store.get(key)
         if run is None or run.worker_id != self.executor.worker_id or run.finished:

@@ -11,7 +11,7 @@ from mcp.types import CallToolResult
 
 from caseworker.tools.mcp.config import ServerConfig
 from caseworker.tools.mcp.results import mcp_result_of
-from caseworker.tools.mcp.session import CallLostError, Session
+from caseworker.tools.mcp.session import CallLostError, McpSession
 from caseworker.tools.mcp.tool_descriptions import spec_of
 from caseworker.tools.ports import (
     Tool,
@@ -41,15 +41,15 @@ class McpServer:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self._opened_at = 0.0
         self._lost = 0
         self._not_before = 0.0
-        self._closing: list[Session] = []
+        self._closing: list[McpSession] = []
         """Lost sessions whose programs may still be shutting down."""
         self._problem = ""
 
-    async def session(self) -> Session:
+    async def session(self) -> McpSession:
         """Return the open session; start one if necessary.
 
         Raises:
@@ -71,7 +71,7 @@ class McpServer:
                     f"The server {self.config.name!r} was lost. {self._problem}".strip(),
                     retry_after_seconds=self._not_before - now,
                 )
-            session = self._session = Session(self.config)
+            session = self._session = McpSession(self.config)
             self._opened_at = now
         await session.opened()
         return session

@@ -77,8 +77,11 @@ class CallLostError(ToolRefusedError):
         """Whether the server may have executed the call."""
 
 
-class Session:
-    """A connection to a server. A closed session is never reopened."""
+class McpSession:
+    """One connection to an MCP server, opened in a separate task when it is created.
+
+    A closed session is never reopened.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         """Start connecting, in a separate task."""
@@ -94,6 +97,7 @@ class Session:
         self._drained = asyncio.Event()
         """Set when no call in flight needs the connection."""
         self._look = asyncio.Event()
+        """Set when the tools must be listed again, or the session must end."""
         self._at_once = asyncio.Event()
         """Set when the next listing must not be delayed."""
         self._listed = asyncio.Event()
@@ -264,7 +268,7 @@ class Session:
                     await self._watch()
                     await self._drained.wait()  # the calls in flight have time limits
         except Exception as error:
-            self.end(_text_of_error(error))
+            self.end(_first_error_text(error))
         finally:
             if following is not None:
                 following.cancel()
@@ -310,10 +314,10 @@ class Session:
                     await self._list()
             except Exception as error:
                 if not (delivery.session_lost or delivery.refusal_status):
-                    self.end(_text_of_error(error))
+                    self.end(_first_error_text(error))
                     return
                 self.has_answered = True
-                self._retire(_text_of_error(error))
+                self._retire(_first_error_text(error))
                 if not self._calls:
                     self._drained.set()
                 return
@@ -373,7 +377,7 @@ def _is_closed(error: MCPError) -> bool:
     return error.code == CONNECTION_CLOSED and is_reported
 
 
-def _text_of_error(error: BaseException) -> str:
+def _first_error_text(error: BaseException) -> str:
     """Return the message of the first error in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -138,7 +138,7 @@ function showFailure(error) {
 }
 
 function askForKey() {
-  if (main.querySelector("form.sign-in")) return; // somebody may be typing a key
+  if (main.querySelector("form.sign-in")) return; // a user may be typing a key
   const field = h("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false", placeholder: "cwk_…" });
   const message = h("p", { class: "problem", role: "alert" }, session.key && INVALID);
   const form = h("form", { class: "sign-in card", on: { submit } },

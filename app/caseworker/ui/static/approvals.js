@@ -13,7 +13,7 @@ export async function approvals(place, run, signal) {
   ]);
   if (signal.aborted) return;
   const now = JSON.stringify(found.approvals);
-  if (place.dataset.shown === now) return; // somebody may be writing into it
+  if (place.dataset.shown === now) return; // a user may be typing in it
   place.dataset.shown = now;
   const open = found.approvals.filter((one) => one.open);
   const decided = found.approvals.filter((one) => one.decision);

@@ -239,7 +239,12 @@ def _r_squared(times: Sequence[float], values: Sequence[float]) -> float | None:
 
 
 def correlation_of_returns(one: Observations, other: Observations) -> Finding:
-    """Return Pearson's correlation between two series' simple returns on their common days."""
+    """Return Pearson's correlation between two series' simple returns on their common days.
+
+    Raises:
+        ToolRefusedError: all returns of a series are equal, so that no correlation is
+            defined.
+    """
     returns = simple_returns(one.positive()), simple_returns(other.positive())
     try:
         coefficient = correlation(*returns)

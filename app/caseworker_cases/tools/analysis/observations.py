@@ -71,7 +71,11 @@ class Observations:
 
 
 def common(*series: Observations) -> tuple[Observations, ...]:
-    """Restrict all series to their common days. Series without days must have equal length."""
+    """Restrict all series to their common days. Series without days must have equal length.
+
+    Raises:
+        ToolRefusedError: series without days have different lengths.
+    """
     days = [set(observed.days) for observed in series if observed.days is not None]
     if len(days) == len(series):
         shared = tuple(sorted(set.intersection(*days)))
@@ -108,7 +112,11 @@ async def priced(source: PriceSource, symbol: str, args: Mapping[str, Any]) -> O
 
 
 def observations_in(args: Mapping[str, Any], name: str = "values") -> Observations:
-    """Build the series from the numbers and dates in the tool arguments."""
+    """Build the series from the numbers and dates in the tool arguments.
+
+    Raises:
+        ToolRefusedError: the dates do not match the values, or do not ascend.
+    """
     numbers = tuple(float(value) for value in args[name])
     days = None
     if "dates" in args:

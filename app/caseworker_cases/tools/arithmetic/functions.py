@@ -11,6 +11,7 @@ from caseworker_cases.tools.arithmetic.real import (
     MAX_DIGITS,
     Real,
     add,
+    calculation_too_large,
     divide,
     fitted,
     floor,
@@ -21,7 +22,6 @@ from caseworker_cases.tools.arithmetic.real import (
     power,
     remainder,
     root,
-    too_large,
     undefined,
 )
 
@@ -53,7 +53,7 @@ def _factorial(value: Real) -> Real:
     if not is_whole(value) or value < 0:
         raise undefined("factorial takes a whole number that is not negative")
     if value > MAX_FACTORIAL:
-        raise too_large(f"factorial takes at most {MAX_FACTORIAL}")
+        raise calculation_too_large(f"factorial takes at most {MAX_FACTORIAL}")
     return Fraction(math.factorial(int(value)))
 
 
@@ -103,7 +103,7 @@ def _least_common_multiple(first: Real, second: Real, *more: Real) -> Real:
     for number in _integers("lcm", (first, second, *more)):
         result = math.lcm(result, number)
         if result >= 10**MAX_DIGITS:
-            raise too_large(f"the result has more than {MAX_DIGITS} digits")
+            raise calculation_too_large(f"the result has more than {MAX_DIGITS} digits")
     return Fraction(result)
 
 

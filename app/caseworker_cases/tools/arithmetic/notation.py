@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.tools.ports import ToolRefusedError
-from caseworker_cases.tools.arithmetic.real import MAX_DIGITS, too_large
+from caseworker_cases.tools.arithmetic.real import MAX_DIGITS, calculation_too_large
 
 MAX_DEPTH = 30
 """Maximum nesting depth of parentheses."""
@@ -59,7 +59,7 @@ def to_python(text: str, *, functions: Container[str], constants: Container[str]
             pieces.append(name)
         elif lexeme == "(":
             if len(groups) >= MAX_DEPTH:
-                raise too_large(f"parentheses are nested more than {MAX_DEPTH} deep")
+                raise calculation_too_large(f"parentheses are nested more than {MAX_DEPTH} deep")
             groups.append(len(pieces) - (bool(pieces) and pieces[-1] in functions))
             pieces.append("(")
         elif lexeme in {"+", "-"} and operand is None:
@@ -125,5 +125,5 @@ def _checked_number(lexeme: str) -> str:
     if len(integer_part) > 1 and integer_part.startswith("0"):
         raise malformed(f"{_quoted(lexeme)!r} has a leading zero; write it without")
     if len(mantissa) + abs(int(exponent or 0)) > MAX_DIGITS:
-        raise too_large(f"a number has more than {MAX_DIGITS} digits")
+        raise calculation_too_large(f"a number has more than {MAX_DIGITS} digits")
     return lexeme

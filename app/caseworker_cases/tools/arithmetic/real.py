@@ -49,7 +49,7 @@ def undefined(message: str) -> ToolRefusedError:
     return ToolRefusedError(message, code="undefined")
 
 
-def too_large(message: str) -> ToolRefusedError:
+def calculation_too_large(message: str) -> ToolRefusedError:
     """Return the error for a calculation that exceeds a limit."""
     return ToolRefusedError(message, code="too_large")
 
@@ -77,7 +77,11 @@ def multiply(left: Real, right: Real) -> Real:
 
 
 def divide(left: Real, right: Real) -> Real:
-    """Return ``left / right``."""
+    """Return ``left / right``.
+
+    Raises:
+        ToolRefusedError: ``right`` is zero.
+    """
     if right == 0:
         raise ToolRefusedError("division by zero has no result", code="division_by_zero")
     if isinstance(left, Fraction) and isinstance(right, Fraction):
@@ -96,7 +100,11 @@ def remainder(left: Real, right: Real) -> Real:
 
 
 def power(base: Real, exponent: Real) -> Real:
-    """Return ``base ** exponent``; 0 ** 0 is 1."""
+    """Return ``base ** exponent``; 0 ** 0 is 1.
+
+    Raises:
+        ToolRefusedError: the result is undefined, or no real number.
+    """
     if base == 0 and exponent < 0:
         raise ToolRefusedError("zero cannot be raised to a negative power", code="division_by_zero")
     exact = _exact_power(base, exponent)
@@ -147,9 +155,9 @@ def guard(operation: Callable[..., Decimal], *operands: Real) -> Decimal:
     try:
         return operation(*map(rounded, operands))
     except Overflow:
-        raise too_large(f"the result has more than {MAX_DIGITS} digits") from None
+        raise calculation_too_large(f"the result has more than {MAX_DIGITS} digits") from None
     except Underflow:
-        raise too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
+        raise calculation_too_large(f"the result is closer to zero than 1e-{MAX_DIGITS}") from None
     except decimal.DecimalException:
         raise undefined("the operation has no real result") from None
 

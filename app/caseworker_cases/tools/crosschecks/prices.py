@@ -19,9 +19,10 @@ Days = Sequence[DailyPrice]
 async def days_agree(
     source: PriceSource, args: Mapping[str, Any], result: ToolResult
 ) -> bool | None:
-    """Return whether a summary of fetched days, and a single day's value, are correct.
+    """Recompute the summary and the value of a fetch result; return whether both are correct.
 
-    None means undecidable.
+    The summary is the first, last, lowest, highest and mean price. Numbers are compared to four
+    decimals. None means that the source has no prices for the days.
     """
     days = await _days(source, symbol_of(args["symbol"]), args)
     if not days:

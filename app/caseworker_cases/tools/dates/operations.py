@@ -35,9 +35,10 @@ RELATIVE_DAYS: Mapping[str, int] = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Typed access to arguments that match the calendar tool's schema.
+    """Typed access to arguments that already match the calendar tool's schema.
 
-    Every method raises ``ToolRefusedError`` if a value is invalid.
+    Methods raise ``ToolRefusedError`` for values that the schema cannot check: dates, instants,
+    units and time zones.
     """
 
     args: Mapping[str, Any]
@@ -101,7 +102,11 @@ class Inputs:
 
 
 def zone_named(name: str) -> ZoneInfo:
-    """Return the time zone with this IANA name."""
+    """Return the time zone with this IANA name.
+
+    Raises:
+        ToolRefusedError: the time zone is unknown.
+    """
     try:
         if name:
             return ZoneInfo(name)
@@ -142,7 +147,11 @@ class Operation:
 
 
 def perform(operation: str, inputs: Inputs) -> ToolResult:
-    """Validate the arguments for an operation and run it."""
+    """Validate the arguments for an operation and run it.
+
+    Raises:
+        ToolRefusedError: an argument is missing, unused or invalid.
+    """
     definition = OPERATIONS[operation]
     names = inputs.args.keys() - {"operation", "timezone"}
     needs, accepts = set(definition.needs.split()), set(definition.takes.split())

@@ -25,7 +25,7 @@ MAX_POINTS = 25_000
 """Maximum number of values in one chart, across all series."""
 
 
-class Kind(StrEnum):
+class ChartKind(StrEnum):
     """The type of chart."""
 
     LINE = "line"
@@ -57,7 +57,7 @@ class Series:
 class Picture:
     """A chart description. Sizes are in pixels."""
 
-    kind: Kind
+    kind: ChartKind
     format: Format
     title: str
     subtitle: str
@@ -104,8 +104,12 @@ AXIS_PIXELS = 110
 """Approximate width of axis numbers and margins, in pixels."""
 PIXELS_A_CANDLE = 4.5
 """Minimum width for each candle, in pixels; narrower candles are indistinguishable."""
-TITLES: Mapping[Kind, str] = MappingProxyType(
-    {Kind.LINE: "closing price", Kind.CANDLES: "price range", Kind.DRAWDOWN: "drawdown"}
+TITLES: Mapping[ChartKind, str] = MappingProxyType(
+    {
+        ChartKind.LINE: "closing price",
+        ChartKind.CANDLES: "price range",
+        ChartKind.DRAWDOWN: "drawdown",
+    }
 )
 
 
@@ -113,7 +117,7 @@ TITLES: Mapping[Kind, str] = MappingProxyType(
 class PlotRequest:
     """Options for a price chart; sizes are in pixels."""
 
-    kind: Kind
+    kind: ChartKind
     format: Format
     width: int
     height: int
@@ -122,7 +126,11 @@ class PlotRequest:
 
 
 def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
-    """Build the chart for one series, or for several that are indexed to 100 at the start."""
+    """Build the chart for one series, or for several that are indexed to 100 at the start.
+
+    Raises:
+        ToolRefusedError: the series share fewer than ``LEAST_DAYS`` trading days.
+    """
     shared = set.intersection(*({day.day for day in series.days} for series in several))
     if len(shared) < LEAST_DAYS:
         raise ToolRefusedError(
@@ -176,9 +184,9 @@ def _content(
     one = several[0]
     closes = {series.symbol: _closes(series, days, request) for series in several}
     values = closes[one.symbol]
-    if request.kind is Kind.CANDLES:
+    if request.kind is ChartKind.CANDLES:
         return _candles(one, request)
-    if request.kind is Kind.DRAWDOWN:
+    if request.kind is ChartKind.DRAWDOWN:
         falls = tuple(-100 * fall for fall in drawdowns(values))
         line = Series(one.symbol, falls)
         return _Content("close below its highest so far", "percent", days, (line,))
@@ -219,13 +227,13 @@ def _credit(source: str) -> str:
 def _title(several: Sequence[PriceSeries], request: PlotRequest) -> str:
     """Return the default title; it marks adjusted prices, because they differ from traded ones."""
     names = ", ".join(series.symbol for series in several)
-    adjusted = request.kind is Kind.LINE and request.adjusted
+    adjusted = request.kind is ChartKind.LINE and request.adjusted
     compared = len(several) > 1
     return f"{names}: {'adjusted ' * adjusted}{TITLES[request.kind]}{'s compared' * compared}"
 
 
 class Candle(NamedTuple):
-    """The open, high, low and close prices of one period."""
+    """The open, high, low and close prices of one period, in the currency of the quotes."""
 
     day: date
     """Day in the middle of the period."""
@@ -262,7 +270,10 @@ PERIODS = (
 
 
 def period_for(first: date, last: date, pixels: float) -> Period:
-    """Return the shortest period whose candles can be distinguished in this width."""
+    """Return the shortest period whose candles are far enough apart in ``pixels`` of width.
+
+    Each candle gets at least ``PIXELS_A_CANDLE``. Returns the longest period if none fits.
+    """
     max_candles = pixels / PIXELS_A_CANDLE
     span = (last - first).days + 1
     return next(

@@ -21,8 +21,8 @@ from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator
 from caseworker_cases.tools.dates.calculation import MONTHS
 from caseworker_cases.tools.plotting.composing import (
     PIXELS_PER_INCH,
+    ChartKind,
     Format,
-    Kind,
     Picture,
     Series,
     short_date,
@@ -117,10 +117,10 @@ class Frame:
     def finish(self, suffix: str, right: float) -> None:
         """Set ticks and labels, and fit the margins; ``right`` is the right margin in pixels."""
         picture, axes = self.picture, self.axes
-        room = picture.width - right - AXIS_LABELS
+        width = picture.width - right - AXIS_LABELS
         span = picture.days[-1] - picture.days[0]
         dates = AutoDateLocator(  # type: ignore[no-untyped-call]
-            minticks=max(1, min(LEAST_DATES, span)), maxticks=max(2, int(room // PIXELS_A_DATE))
+            minticks=max(1, min(LEAST_DATES, span)), maxticks=max(2, int(width // PIXELS_A_DATE))
         )
         axes.xaxis.set_major_locator(dates)
         axes.xaxis.set_major_formatter(_DateLabels())
@@ -295,16 +295,16 @@ def _candles(frame: Frame) -> None:
     frame.finish("", right=MARGIN)
 
 
-DRAWN: Mapping[Kind, Callable[[Frame], None]] = MappingProxyType(
-    {Kind.LINE: _line, Kind.CANDLES: _candles, Kind.DRAWDOWN: _drawdown}
+DRAWN: Mapping[ChartKind, Callable[[Frame], None]] = MappingProxyType(
+    {ChartKind.LINE: _line, ChartKind.CANDLES: _candles, ChartKind.DRAWDOWN: _drawdown}
 )
 
 
-def _days_to_the_edges(frame: Frame, room: float) -> None:
+def _days_to_the_edges(frame: Frame, margin: float) -> None:
     """Set the horizontal limits so that the days fill the width, with a margin in days."""
     places = frame.places()
-    room = max(room, (places[-1] - places[0]) * 0.006)
-    frame.axes.set_xlim(places[0] - room, places[-1] + room)
+    margin = max(margin, (places[-1] - places[0]) * 0.006)
+    frame.axes.set_xlim(places[0] - margin, places[-1] + margin)
 
 
 def _end_label(one: Series, *, with_name: bool) -> str:

@@ -7,7 +7,7 @@ import pytest
 from caseworker_cases.agent.plan import (
     MAX_FILLED_CHARS,
     PlanSchemaError,
-    UnfilledPlaceError,
+    UnresolvedReferenceError,
     fill,
     parse_plan,
 )
@@ -67,7 +67,7 @@ def test_what_a_result_holds_is_never_read_as_a_place() -> None:
 )
 def test_a_place_without_a_value_is_refused(written: str) -> None:
     """A reference without a value, or to a failed result, is rejected; attributes are not read."""
-    with pytest.raises(UnfilledPlaceError):
+    with pytest.raises(UnresolvedReferenceError):
         fill({"x": written}, RESULTS)
 
 
@@ -76,7 +76,7 @@ def test_places_cannot_multiply_a_text_without_end() -> None:
     results = {1: {"value": "x" * (MAX_FILLED_CHARS // 2)}}
 
     assert fill({"x": "${result.1}${result.1}"}, results)
-    with pytest.raises(UnfilledPlaceError, match="more than"):
+    with pytest.raises(UnresolvedReferenceError, match="more than"):
         fill({"x": "${result.1}", "y": ["${result.1}", "${result.1}"]}, results)
 
 

@@ -10,7 +10,7 @@ import httpx
 from caseworker_client import ApiError, AsyncCaseworkerClient
 
 from caseworker_cases.evaluation.dataset import EvalCase
-from caseworker_cases.evaluation.results import Result, Trial, result_of
+from caseworker_cases.evaluation.results import JudgedTrial, Trial, result_of
 from caseworker_cases.evaluation.runner import RETRY
 
 Answering = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -86,7 +86,7 @@ def a_trial(case: EvalCase | None = None, **fields: Any) -> Trial:
     return Trial(**{**known, **fields})
 
 
-def a_result(case: EvalCase | None = None, **fields: Any) -> Result:
+def a_result(case: EvalCase | None = None, **fields: Any) -> JudgedTrial:
     """Return the result of a trial."""
     return result_of(a_trial(case, **fields))
 

@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 
 from caseworker_cases.evaluation.metrics import Metrics, metrics_of, percentile
-from caseworker_cases.evaluation.results import Result
+from caseworker_cases.evaluation.results import JudgedTrial
 from tests.unit.cases.evaluation.recorded import a_case, a_result, a_run
 
 ABOUT = {"id": "eval-1"}
 
 
-def measured(*results: Result) -> Metrics:
+def measured(*results: JudgedTrial) -> Metrics:
     return metrics_of(results, ABOUT)
 
 
-def easy(seconds: float, **fields: Any) -> Result:
+def easy(seconds: float, **fields: Any) -> JudgedTrial:
     case = a_case(id=f"c{seconds:g}", difficulty="easy", gold_answer="42", **fields)
     return a_result(case, seconds=seconds)
 

@@ -12,7 +12,7 @@ from caseworker_cases.planner.places import PLACES
 from caseworker_cases.planner.sentences import (
     BEGINNINGS,
     MAX_CHARS,
-    Row,
+    SentenceRow,
     normalised,
     readings,
     rows_of,
@@ -102,7 +102,7 @@ _OPTION = re.compile(r"\[([^][()]*)\]|\(([^][()]*)\)")
 
 @pytest.mark.req("002/5.1", "002/5.2", "002/5.3", "002/8.1", "002/10.1")
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.example)
-async def test_the_example_of_a_row_is_answered_by_its_tools(desk: Desk, row: Row) -> None:
+async def test_the_example_of_a_row_is_answered_by_its_tools(desk: Desk, row: SentenceRow) -> None:
     """Each example is answered correctly by the documented calls."""
     found = await desk.evidence(row.example)
 

@@ -33,7 +33,7 @@ from caseworker.gateway.refusals import FINISHED, SUPERSEDED, of_problem, refusa
 from caseworker.gateway.serve import relayed, shaped
 from caseworker.models.gateway import NAMED_ONLY
 from caseworker.models.relay import Head
-from caseworker.nodes.agent.limits import RoomForTurns
+from caseworker.nodes.agent.limits import TurnCapacity
 from caseworker.platform.http.problems import ProblemError, ProblemType
 from caseworker.runs.execute.outcome import outcome_of
 from caseworker.runs.journal.journal import RunTooLargeError
@@ -99,7 +99,7 @@ OTHERS = [
 
 
 def turn_limit() -> Stop:
-    room = RoomForTurns(scope=Scope("run", None), calls=(), max_turns=1, wrap_up_reserve=0)
+    room = TurnCapacity(scope=Scope("run", None), calls=(), max_turns=1, wrap_up_reserve=0)
     stop = room.stop_before(2)
     assert stop is not None
     return stop

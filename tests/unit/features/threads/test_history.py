@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.history import (
-    GO_ON,
+    CONTINUE_TEXT,
     MAX_ANSWERS_WITH_CALLS,
     MAX_CALL_BYTES,
     history_of,
@@ -85,7 +85,7 @@ def test_only_the_newest_answers_bring_their_calls() -> None:
     found = history_of(branch, {message.message_id: answer for message, answer in pairs})
 
     assert sum(one.role == "tool" for one in found) == MAX_ANSWERS_WITH_CALLS
-    assert [one.content for one in found[:4]] == ["Q", "Yes.", GO_ON, ""]
+    assert [one.content for one in found[:4]] == ["Q", "Yes.", CONTINUE_TEXT, ""]
 
 
 @pytest.mark.parametrize("calls", [None, [calling(call("1")), result("1", "x" * MAX_CALL_BYTES)]])
@@ -106,7 +106,9 @@ def test_a_history_ends_with_a_message_from_the_user() -> None:
     silent = replace(message, content=None)
 
     assert [one.content for one in history_of([QUESTION], {})] == ["Q"]
-    assert [one.content for one in history_of([QUESTION, message], {"a": answer})][-1] == GO_ON
+    assert [one.content for one in history_of([QUESTION, message], {"a": answer})][
+        -1
+    ] == CONTINUE_TEXT
     assert [one.content for one in history_of([QUESTION, silent], {})] == ["Q"]
 
 

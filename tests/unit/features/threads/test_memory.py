@@ -8,7 +8,7 @@ from caseworker.features.threads.memory import (
     MAX_BYTES,
     BranchMemory,
     KnownBranch,
-    ThreadState,
+    ThreadVersion,
     numbered,
 )
 from caseworker.features.threads.thread import Role, Thread, ThreadMessage
@@ -18,7 +18,7 @@ from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.runs.run import RunStatus
 
-STATE = ThreadState(None, 0)
+STATE = ThreadVersion(None, 0)
 QUESTION = numbered([Message(role="user", content="Hello")])
 THREAD = Thread(tenant="t", thread_id="c", kind=DefinitionKind.AGENT, definition={})
 
@@ -80,7 +80,7 @@ def test_a_branch_is_remembered_for_one_state_and_one_leaf() -> None:
     remembered = memory.branch("t", "c", STATE, "u")
     assert remembered is not None
     assert remembered.messages == messages
-    assert memory.branch("t", "c", ThreadState(None, 1), "u") is None
+    assert memory.branch("t", "c", ThreadVersion(None, 1), "u") is None
     assert memory.branch("t", "c", STATE, "other") is None
     assert memory.branch("other", "c", STATE, "u") is None
 
@@ -103,7 +103,7 @@ def test_the_prompt_of_a_branch_is_remembered_until_a_text_is_erased() -> None:
     memory.remember("t", chat, STATE)
 
     assert memory.prompt_memory("t", "c", STATE) is chat.memory
-    assert memory.prompt_memory("t", "c", ThreadState(None, 1)) is not chat.memory
+    assert memory.prompt_memory("t", "c", ThreadVersion(None, 1)) is not chat.memory
     assert memory.prompt_memory("t", "other", STATE) is not chat.memory
 
 

@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from caseworker.features.webhooks.attempts import verdict_of, webhook_body
 from caseworker.features.webhooks.delivery import DeliveryStatus, EndpointAnswer
 from caseworker.features.webhooks.feature import delivery_limits
-from caseworker.features.webhooks.secrets import new_secret
+from caseworker.features.webhooks.signing_secrets import new_secret
 from caseworker.platform.signing import signed_headers
 from caseworker.settings.schema import Settings
 

@@ -10,8 +10,8 @@ from caseworker.nodes.agent.definition import (
     AgentInputError,
 )
 from caseworker.nodes.agent.unknown import unknown_names
-from caseworker.nodes.fields import problems_in
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, agents_in
+from caseworker.nodes.strict_parsing import problems_in
 
 WHOLE: dict[str, Any] = {
     "name": "writer",

@@ -3,7 +3,7 @@
 import pytest
 from fastapi import Request
 
-from caseworker.platform.caller import ANYBODY, LOCAL
+from caseworker.platform.caller import LOCAL, REMOTE
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import anonymous_caller, is_loopback
 
@@ -74,4 +74,4 @@ def test_a_page_of_another_site_is_refused_although_its_browser_runs_here() -> N
 @pytest.mark.parametrize("peer", ["10.0.0.1", None])
 def test_anybody_is_served_where_that_is_configured(peer: str | None) -> None:
     """With ``auth.anonymous: anywhere``, clients of any address are served."""
-    assert anonymous_caller(request(peer), "anywhere") == ANYBODY
+    assert anonymous_caller(request(peer), "anywhere") == REMOTE

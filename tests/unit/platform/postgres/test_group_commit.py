@@ -17,7 +17,7 @@ from caseworker.platform.postgres.group_commit import (
     BATCH_BYTES,
     STRIKES,
     GroupCommit,
-    Later,
+    RetryLater,
 )
 from tests.support.seeded_loop import run
 
@@ -63,14 +63,14 @@ def test_a_writer_that_gives_up_at_the_last_moment_leaves_no_batch_of_nothing(se
     assert [write for batch in batches for write in batch].count("next") == 5
 
 
-Commit = Callable[[Sequence[str]], Awaitable[Sequence[str | Later]]]
+Commit = Callable[[Sequence[str]], Awaitable[Sequence[str | RetryLater]]]
 
 
 def written(commit: Commit, writes: Sequence[str], **options: Any) -> list[Any]:
     """Submit all writes at once, and return their results or errors."""
 
     async def main() -> list[Any]:
-        async def commit_over(_: object, batch: Sequence[str]) -> Sequence[str | Later]:
+        async def commit_over(_: object, batch: Sequence[str]) -> Sequence[str | RetryLater]:
             return await commit(batch)
 
         line: GroupCommit[str, str] = GroupCommit(connect, commit_over, **options)
@@ -162,10 +162,12 @@ def test_writes_that_wait_for_locks_do_not_fill_the_batches() -> None:
     """Other writes are committed in the meantime, however many writes wait for locks."""
     tries = Counter[str]()
 
-    async def commit(batch: Sequence[str]) -> Sequence[str | Later]:
+    async def commit(batch: Sequence[str]) -> Sequence[str | RetryLater]:
         tries.update(batch)
         waits = [write.startswith("locked") and tries[write] < 3 for write in batch]
-        return [Later.LATER if wait else write for wait, write in zip(waits, batch, strict=True)]
+        return [
+            RetryLater.LATER if wait else write for wait, write in zip(waits, batch, strict=True)
+        ]
 
     writes = [f"locked {number}" for number in range(2 * BATCH[0])] + ["free"]
     assert written(commit, writes) == writes
@@ -248,13 +250,13 @@ def test_newcomers_wait_while_the_line_is_longer_than_a_commit(seed: int) -> Non
     async def main() -> None:
         line: GroupCommit[str, str] = GroupCommit(connect, commit)
         await line.start()
-        await line.until_room(patience_seconds=9)
+        await line.wait_for_capacity(patience_seconds=9)
         writers = [asyncio.ensure_future(line.submit(f"{n}")) for n in range(most + 3)]
         await asyncio.sleep(0.01)
 
         async def enter(number: int) -> None:
             came.append(number)
-            await line.until_room(patience_seconds=9)
+            await line.wait_for_capacity(patience_seconds=9)
             entered.append(number)
             if number < most:
                 await line.submit(f"of {number}")
@@ -286,7 +288,7 @@ def test_a_newcomer_does_not_wait_for_ever() -> None:
         await line.start()
         writers = [asyncio.ensure_future(line.submit(f"{n}")) for n in range(BATCH[0])]
         await asyncio.sleep(0.01)
-        await line.until_room(patience_seconds=5)
+        await line.wait_for_capacity(patience_seconds=5)
         for writer in writers:
             writer.cancel()
         waited = asyncio.get_running_loop().time()
@@ -356,7 +358,7 @@ def test_newcomers_of_another_tenant_are_next() -> None:
 
         async def enter(tenant: str) -> None:
             TENANT.set(tenant)
-            await line.until_room(patience_seconds=9)
+            await line.wait_for_capacity(patience_seconds=9)
             entered.append(tenant)
 
         newcomers = [asyncio.ensure_future(enter("many")) for _ in range(100)]

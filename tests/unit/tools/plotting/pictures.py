@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from caseworker_cases.tools.plotting.composing import Format, Kind, Picture, Series
+from caseworker_cases.tools.plotting.composing import ChartKind, Format, Picture, Series
 
 DAYS = tuple(range(734_000, 734_040))
 RISING = tuple(100.0 + day for day in range(40))
 
 LINE = Picture(
-    kind=Kind.LINE,
+    kind=ChartKind.LINE,
     format=Format.PNG,
     title="AAPL: closing price",
     subtitle="Adjusted close",
@@ -21,11 +21,11 @@ COMPARISON = replace(
     LINE, series=tuple(Series(name, RISING) for name in ("AAPL", "FB", "GOOG", "IBM", "MSFT"))
 )
 DRAWDOWN = replace(
-    LINE, kind=Kind.DRAWDOWN, series=(Series("AAPL", tuple(-float(day) for day in range(40))),)
+    LINE, kind=ChartKind.DRAWDOWN, series=(Series("AAPL", tuple(-float(day) for day in range(40))),)
 )
 CANDLES = replace(
     LINE,
-    kind=Kind.CANDLES,
+    kind=ChartKind.CANDLES,
     series=(
         Series("open", RISING),
         Series("high", tuple(value + 2 for value in RISING)),

@@ -11,8 +11,8 @@ from caseworker_cases.tools.plotting.composing import (
     MAX_TITLE_CHARS,
     PERIODS,
     Candle,
+    ChartKind,
     Format,
-    Kind,
     PlotRequest,
     candles_of,
     clean_title,
@@ -72,7 +72,7 @@ async def test_no_trading_is_lost_in_months() -> None:
     assert len(candles) == 13 * 12 + 1
 
 
-def request(kind: Kind, **other: Any) -> PlotRequest:
+def request(kind: ChartKind, **other: Any) -> PlotRequest:
     """Return the request for a picture of the default size."""
     usual = {"format": Format.PNG, "width": 900, "height": 500, "adjusted": True, "title": None}
     return PlotRequest(kind=kind, **{**usual, **other})
@@ -83,7 +83,7 @@ async def test_several_symbols_are_compared_from_one_hundred() -> None:
     """Only common days are shown, whatever the prices."""
     series = [await PRICES.daily(symbol, None, None) for symbol in ("AAPL", "FB")]
 
-    picture = composed(series, request(Kind.LINE))
+    picture = composed(series, request(ChartKind.LINE))
 
     first, last = closes("FB")[0], closes("FB")[-1]
     assert picture.unit == "18 May 2012 = 100"
@@ -97,7 +97,7 @@ async def test_a_drawdown_is_drawn_below_zero_in_percent() -> None:
     """The lowest point of the chart is the maximum drawdown."""
     series = await PRICES.daily("MSFT", None, None)
 
-    picture = composed([series], request(Kind.DRAWDOWN))
+    picture = composed([series], request(ChartKind.DRAWDOWN))
 
     top, deepest = 0.0, 0.0
     for close in closes("MSFT"):
@@ -110,7 +110,7 @@ async def test_a_drawdown_is_drawn_below_zero_in_percent() -> None:
 async def test_a_caption_names_the_source_and_a_subtitle_the_days() -> None:
     """A shared picture still shows its source."""
     picture = composed(
-        [await PRICES.daily("FB", None, None)], request(Kind.CANDLES, adjusted=False)
+        [await PRICES.daily("FB", None, None)], request(ChartKind.CANDLES, adjusted=False)
     )
 
     assert picture.caption.startswith("Source: Quandl WIKI daily prices")
@@ -123,13 +123,13 @@ async def test_a_caption_names_the_source_and_a_subtitle_the_days() -> None:
 @pytest.mark.parametrize(
     ("kind", "adjusted", "title"),
     [
-        (Kind.LINE, True, "IBM: adjusted closing price"),
-        (Kind.LINE, False, "IBM: closing price"),
-        (Kind.DRAWDOWN, True, "IBM: drawdown"),
+        (ChartKind.LINE, True, "IBM: adjusted closing price"),
+        (ChartKind.LINE, False, "IBM: closing price"),
+        (ChartKind.DRAWDOWN, True, "IBM: drawdown"),
     ],
 )
 async def test_a_title_tells_an_adjusted_price_from_the_one_of_the_day(
-    kind: Kind, adjusted: bool, title: str
+    kind: ChartKind, adjusted: bool, title: str
 ) -> None:
     """The two prices can differ by a large factor."""
     series = await PRICES.daily("IBM", None, None)

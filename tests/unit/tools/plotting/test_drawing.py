@@ -19,8 +19,8 @@ from matplotlib.image import imread
 from caseworker.tools.ports import ToolRefusedError
 from caseworker_cases.tools.plotting.composing import (
     MAX_POINTS,
+    ChartKind,
     Format,
-    Kind,
     Picture,
     Series,
     short_date,
@@ -236,11 +236,11 @@ def test_a_picture_beyond_the_caps_cannot_be_made() -> None:
 @settings(max_examples=8)
 @given(
     values=st.lists(st.floats(1e-6, 1e12), min_size=2, max_size=30),
-    kind=st.sampled_from([Kind.LINE, Kind.DRAWDOWN]),
+    kind=st.sampled_from([ChartKind.LINE, ChartKind.DRAWDOWN]),
 )
-def test_any_prices_can_be_drawn(values: list[float], kind: Kind) -> None:
+def test_any_prices_can_be_drawn(values: list[float], kind: ChartKind) -> None:
     """Flat, tiny, huge and erratic prices are drawn."""
-    sign = -1 if kind is Kind.DRAWDOWN else 1
+    sign = -1 if kind is ChartKind.DRAWDOWN else 1
     line = Series("X", tuple(sign * value for value in values))
     picture = replace(
         LINE, kind=kind, days=LINE.days[: len(values)], series=(line,), width=400, height=260

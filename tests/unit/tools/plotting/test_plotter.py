@@ -8,7 +8,7 @@ import pytest
 
 from caseworker.tools.artifacts import SavedArtifact
 from caseworker_cases.tools.plotter import Plotter
-from caseworker_cases.tools.plotting.composing import Format, Kind
+from caseworker_cases.tools.plotting.composing import ChartKind, Format
 from caseworker_cases.tools.plotting.renderer import Renderer
 from tests.unit.tools.stock_support import PRICES, BrokenSource, MemorySink, context
 
@@ -24,8 +24,10 @@ async def plotted(renderer: Renderer, sink: Any, **args: Any) -> Any:
 
 
 @pytest.mark.req("002/5.3", "002/9.4")
-@pytest.mark.parametrize("kind", Kind)
-async def test_a_picture_is_kept_and_referred_to_by_name(renderer: Renderer, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ChartKind)
+async def test_a_picture_is_kept_and_referred_to_by_name(
+    renderer: Renderer, kind: ChartKind
+) -> None:
     """The result has the file's name and digest, and no bytes."""
     sink = MemorySink()
 

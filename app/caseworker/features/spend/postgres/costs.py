@@ -102,12 +102,12 @@ WHERE %(all)s OR tenant_id = %(tenant)s
 class Bounds:
     """A range of time, split into the parts that are read from different tables.
 
-    ``after <= kept <= hours <= days <= days_end <= hours_end <= before``. Starts are inclusive and
-    ends exclusive.
+    ``after <= costs_from <= hours <= days <= days_end <= hours_end <= before``. Starts are
+    inclusive and ends exclusive.
     """
 
     after: datetime
-    kept: datetime
+    costs_from: datetime
     """Runs accepted before this time may lack kept costs, so their calls are read."""
     hours: datetime
     """Start of the first whole hour."""
@@ -131,15 +131,15 @@ class Bounds:
         Without ``by_day``, whole days are read by the hour.
         """
         before = max(after, before)
-        kept = min(max(after, complete_from or after), before)
-        hours, hours_end = _complete_steps(timedelta(hours=1), kept, before)
+        costs_from = min(max(after, complete_from or after), before)
+        hours, hours_end = _complete_steps(timedelta(hours=1), costs_from, before)
         day = timedelta(days=1)
         days, days_end = (
             _complete_steps(day, hours, hours_end) if by_day else (hours_end, hours_end)
         )
         return cls(
             after=after,
-            kept=kept,
+            costs_from=costs_from,
             hours=hours,
             days=days,
             days_end=days_end,
@@ -183,7 +183,7 @@ def _within(column: str, *ranges: tuple[str, str]) -> str:
     return "(" + " OR ".join(each) + ")"
 
 
-EDGES: Final = ("kept", "hours"), ("hours_end", "before")
+EDGES: Final = ("costs_from", "hours"), ("hours_end", "before")
 
 IN_SUMS: Final = f"""(span = 'day' AND {_within("start", ("days", "days_end"))}
     OR span = 'hour' AND {_within("start", ("hours", "days"), ("days_end", "hours_end"))})"""
@@ -194,17 +194,17 @@ IN_ROWS: Final = f"""(NOT summed AND {_within("created_at", ("hours", "hours_end
 """Condition for the rows of ``run_costs`` that the sums of a range do not contain."""
 
 IN_PROGRESS: Final = f"""request IS NOT NULL AND (status = 'queued' OR status = 'running')
-    AND {_within("created_at", ("kept", "before"))}"""
+    AND {_within("created_at", ("costs_from", "before"))}"""
 """Condition for the runs of a range that have no kept costs, because they have neither ended nor do
 they wait.
 
 Written so that it matches the partial indexes for each status, which contain all tenants.
 """
 
-UNFILLED: Final = f"request IS NOT NULL AND {_within('created_at', ('after', 'kept'))}"
+UNFILLED: Final = f"request IS NOT NULL AND {_within('created_at', ('after', 'costs_from'))}"
 """Condition for the runs of a range that may lack kept costs."""
 
-KEPT: Final = _within("created_at", ("kept", "before"))
+COMPLETE: Final = _within("created_at", ("costs_from", "before"))
 """Condition for the rows of ``run_costs`` of runs whose costs are complete."""
 
 AGENT: Final = f"CASE WHEN {RUNS_AN_AGENT} THEN {AGENT_NAME} END"
@@ -243,8 +243,8 @@ def kept_costs_by_run(key: str, scope: str) -> str:
     return f"""SELECT at, key, of_model, (part = 1)::integer AS runs, 1 AS parts, {AMOUNTS}
         FROM (
             SELECT tenant_id, run_id, created_at AS at, {key} AS key FROM runs
-            WHERE request IS NOT NULL AND {scope} AND {KEPT} OFFSET 0
+            WHERE request IS NOT NULL AND {scope} AND {COMPLETE} OFFSET 0
         ) AS run JOIN (
             SELECT tenant_id, run_id, part, of_model, {AMOUNTS} FROM run_costs
-            WHERE {scope} AND {KEPT}
+            WHERE {scope} AND {COMPLETE}
         ) AS cost USING (tenant_id, run_id)"""  # noqa: S608

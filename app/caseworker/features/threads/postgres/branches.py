@@ -12,7 +12,7 @@ from typing import Any
 
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.history import history_of
-from caseworker.features.threads.memory import BranchMemory, ThreadState, numbered
+from caseworker.features.threads.memory import BranchMemory, ThreadVersion, numbered
 from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message
 from caseworker.nodes.chat import ChatInput
@@ -85,8 +85,8 @@ class Branch:
 
         ``without`` are the IDs of answers that stay out.
         """
-        messages_ = [one for one in self.messages if one.message_id not in without]
-        return history_of(messages_, self.answers)
+        answered = [one for one in self.messages if one.message_id not in without]
+        return history_of(answered, self.answers)
 
     @property
     def unanswered(self) -> list[str]:
@@ -122,7 +122,7 @@ class PostgresBranches:
             raise BranchNotFoundError
         chat = replace(chat, leaf=leaf, messages=numbered(branch.history(chat.without)))
         if states and not branch.is_kept:
-            self.memory.remember(tenant, chat, ThreadState(**states[0]))
+            self.memory.remember(tenant, chat, ThreadVersion(**states[0]))
         return chat
 
     async def shown_for(self, run: Run) -> Sequence[Message]:

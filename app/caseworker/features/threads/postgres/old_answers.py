@@ -110,8 +110,8 @@ class AnswerMoves:
             ).all()
             if batch:
                 tenants, threads, _, seqs = map(list, zip(*batch, strict=True))
-                columns_ = {"tenants": tenants, "threads": threads, "seqs": seqs}
-                await connection.exec_driver_sql(MOVE, columns_)
+                parameters = {"tenants": tenants, "threads": threads, "seqs": seqs}
+                await connection.exec_driver_sql(MOVE, parameters)
             place = list(batch[-1][:3]) if batch else progress.place
             ended = len(batch) < limit
             await connection.exec_driver_sql(MOVED, {"place": place, "ended": ended})

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.features.expiry import DUE, Batch
 from caseworker.features.quotas.postgres import quota_of, storing
 from caseworker.features.threads.answers import StoredAnswer
-from caseworker.features.threads.memory import ThreadState
+from caseworker.features.threads.memory import ThreadVersion
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.threads.thread import (
     MessageNotFoundError,
@@ -176,7 +176,7 @@ The newest message is checked first, so a long thread that is in use costs a swe
 class MessagePlace:
     """A message in its thread."""
 
-    state: ThreadState
+    state: ThreadVersion
     message: ThreadMessage | None
     """The message; None if the thread is empty, or if it does not have the message."""
     answer: StoredAnswer | None
@@ -396,14 +396,14 @@ def _place(row: Row) -> MessagePlace:
             status=RunStatus(row["status"]) if row["status"] else None,
         )
     answer = None if row["answer"] is None else StoredAnswer.of_json(row["answer"])
-    state = ThreadState(row["created_at"], row["erasures"])
+    state = ThreadVersion(row["created_at"], row["erasures"])
     complete, size = row["complete"], int(row["bytes"])
     return MessagePlace(state, message, answer, row["messages"], size, complete=complete)
 
 
 def _thread(row: Row) -> Thread:
-    columns_ = {name: row.get(name) for name in _THREAD if row.get(name) is not None}
-    fields: dict[str, Any] = {"definition": {}, **columns_}
+    stored_fields = {name: row.get(name) for name in _THREAD if row.get(name) is not None}
+    fields: dict[str, Any] = {"definition": {}, **stored_fields}
     return Thread(tenant=row["tenant_id"], kind=DefinitionKind(row["kind"]), **fields)
 
 

@@ -21,7 +21,7 @@ from caseworker.platform.postgres.embedded.programs import (
     MAJOR_VERSION,
     Account,
     EmbeddedPostgresError,
-    give,
+    change_owner,
     open_for_search,
     programs_folder,
     run_program,
@@ -89,7 +89,7 @@ class Cluster:
         draft = self.directory.with_name(self.directory.name + ".new")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
-        self._let_account_in(draft)
+        self._grant_account_access(draft)
         code, output = run_program(self.account, "initdb", "-D", str(draft), *_INITDB_OPTIONS)
         if code:
             raise EmbeddedPostgresError(
@@ -106,7 +106,7 @@ class Cluster:
             EmbeddedPostgresError: the server does not start; the message ends with its log output.
         """
         self._require_version()
-        self._let_account_in(self.directory)
+        self._grant_account_access(self.directory)
         disown_reused_pid(self.directory)
         self._write_settings()
         log = self._log_file()
@@ -195,10 +195,10 @@ class Cluster:
         if self.account:
             os.chown(path, self.account.pw_uid, self.account.pw_gid)
 
-    def _let_account_in(self, directory: Path) -> None:
+    def _grant_account_access(self, directory: Path) -> None:
         if self.account is None:
             return
-        give(directory, self.account)
+        change_owner(directory, self.account)
         changed = open_for_search((directory.parent, programs_folder()))
         if changed:
             _LOG.warning(
@@ -241,7 +241,10 @@ class Postmaster:
             return False
 
     def wait_for_exit(self) -> None:
-        """Wait until a stopped server's process has exited; it removes its PID file earlier."""
+        """Block until the process of the stopped server has exited, without a time limit.
+
+        The server removes its PID file earlier.
+        """
         while self.is_alive():
             time.sleep(0.01)
 

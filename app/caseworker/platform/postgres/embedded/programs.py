@@ -55,7 +55,7 @@ def open_for_search(folders: Iterable[Path]) -> list[Path]:
     return changed
 
 
-def give(tree: Path, account: Account) -> None:
+def change_owner(tree: Path, account: Account) -> None:
     """Make ``account`` the owner of a folder and everything in it, unless it already is."""
     owner, group = account.pw_uid, account.pw_gid
     if tree.stat().st_uid == owner:

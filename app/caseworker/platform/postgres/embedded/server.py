@@ -113,7 +113,7 @@ class EmbeddedPostgres:
         return Cluster(self._data_dir / "cluster", server_account())
 
     def _claim_folder(self) -> None:
-        """Create the data directory, or verify that it is one of ours."""
+        """Create the data directory, or verify that this service created it."""
         if _UNSAFE_IN_PATH.search(str(self._data_dir)):
             raise EmbeddedPostgresError(
                 f"database.data_dir: {str(self._data_dir)!r} contains a quote, comma, backslash, "

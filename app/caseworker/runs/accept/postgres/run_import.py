@@ -11,7 +11,7 @@ import time
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.runs.accept.resume import NodeLine, taken_over
+from caseworker.runs.accept.resume import ImportRow, rows_to_import
 from caseworker.runs.errors import SourceNotEndedError, SourceNotFoundError
 from caseworker.runs.run import TERMINAL, RunKey, RunSource
 
@@ -30,7 +30,7 @@ SELECT seq, node->>'node_id' AS node_id, node->>'parent_id' AS parent_id, node->
     node->>'name' AS name, status, call_key, outcome,
     (node->>'start_ts_ms')::bigint AS start_ts_ms, (node->>'end_ts_ms')::bigint AS end_ts_ms,
     node->'metadata'->>'step_type' IS NOT DISTINCT FROM 'external' AS is_external,
-    (node->'metadata') ? 'taken_over' AS taken_over, node->>'error_class' AS error_class,
+    (node->'metadata') ? 'taken_over' AS imported, node->>'error_class' AS error_class,
     CASE WHEN node->>'kind' = 'llm' THEN value->>'incomplete' END IS NOT NULL AS incomplete
 FROM journal WHERE tenant_id = %(tenant)s AND run_id = %(source)s ORDER BY seq
 """
@@ -54,7 +54,7 @@ _NODES = f"""
         'end_ts_ms', NULL, 'stop_reason', NULL, 'error_class', NULL, 'retries_used', 0)
     ELSE '{{}}' END"""
 
-TAKE_OVER = f"""
+IMPORT_ROWS = f"""
 INSERT INTO calls (
     tenant_id, run_id, seq, status, call_key, request_hash, outcome, value, request, node
 )
@@ -82,7 +82,7 @@ FROM artifacts WHERE tenant_id = %(tenant)s AND run_id = %(source)s
 """Copy the files of imported calls, matched by the hash of the call key in the column ``slot``."""
 
 
-async def take_over(connection: AsyncConnection, key: RunKey, source: RunSource) -> None:
+async def import_run(connection: AsyncConnection, key: RunKey, source: RunSource) -> None:
     """Import rows from the run ``source``, in the transaction that stores the new run ``key``.
 
     Raises:
@@ -97,12 +97,12 @@ async def take_over(connection: AsyncConnection, key: RunKey, source: RunSource)
     if status not in TERMINAL:
         raise SourceNotEndedError(source.run_id)
     rows = (await connection.exec_driver_sql(LINES, parameters)).mappings().all()
-    lines = [NodeLine(**row) for row in rows]
-    if len(lines) > MANY_LINES:
-        import_ = await asyncio.to_thread(taken_over, lines, source.until)
+    rows_of_source = [ImportRow(**row) for row in rows]
+    if len(rows_of_source) > MANY_LINES:
+        selected = await asyncio.to_thread(rows_to_import, rows_of_source, source.until)
     else:
-        import_ = taken_over(lines, source.until)
-    seqs = {"known": import_.known, "unknown": import_.unknown, "open": import_.open}
+        selected = rows_to_import(rows_of_source, source.until)
+    seqs = {"known": selected.known, "unknown": selected.unknown, "open": selected.open}
     at_ms = time.time_ns() // 1_000_000
-    await connection.exec_driver_sql(TAKE_OVER, {**parameters, **seqs, "at_ms": at_ms})
+    await connection.exec_driver_sql(IMPORT_ROWS, {**parameters, **seqs, "at_ms": at_ms})
     await connection.exec_driver_sql(COPY_FILES, parameters)

@@ -62,7 +62,7 @@ class EventWatch:
         Raises:
             psycopg.OperationalError: the connection was lost, or the database cannot be reached.
         """
-        await self._somebody_follows()
+        await self._wait_for_followers()
         connection = await Connection.open(
             self._url, self._patience, autocommit=True, prepare_threshold=0
         )
@@ -72,9 +72,9 @@ class EventWatch:
             while True:
                 await self._look(connection)
                 await asyncio.sleep(WATCH_SECONDS)
-                await self._somebody_follows()
+                await self._wait_for_followers()
 
-    async def _somebody_follows(self) -> None:
+    async def _wait_for_followers(self) -> None:
         """Wait until a client follows a run that is not executed here."""
         while not self._runs_of_others():
             await self._notifier.listened()

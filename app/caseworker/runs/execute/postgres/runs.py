@@ -25,7 +25,7 @@ from caseworker.platform.postgres.audit import Act, record
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.platform.postgres.locks import LOCK_IDEMPOTENCY_KEY
-from caseworker.runs.accept.postgres.acceptance import (
+from caseworker.runs.accept.postgres.batch_accept import (
     ACCEPT_ONE,
     COUNT_QUEUED,
     COUNT_QUEUED_OF,
@@ -34,10 +34,10 @@ from caseworker.runs.accept.postgres.acceptance import (
     RunInsert,
     few_of_queue,
 )
-from caseworker.runs.accept.postgres.acceptance import (
+from caseworker.runs.accept.postgres.batch_accept import (
     UNLIMITED as UNLIMITED_QUEUE,
 )
-from caseworker.runs.accept.postgres.run_import import take_over
+from caseworker.runs.accept.postgres.run_import import import_run
 from caseworker.runs.errors import (
     IdempotencyMismatchError,
     QueueFullError,
@@ -158,7 +158,7 @@ class PostgresRuns(PostgresRunReader):
             return await self._accept_alone(new, worker_id)
         request = new.request
         plain = request.source is None and self._in_batches and not new.is_overdue
-        with self._begun(new.key):
+        with self._claiming(new.key):
             if plain and (worker_id is not None or request.start_at is None):
                 return await self._accept_in_batch(new, worker_id)
             return await self._accept_alone(new, worker_id)
@@ -183,7 +183,7 @@ class PostgresRuns(PostgresRunReader):
         return accepted
 
     @contextmanager
-    def _begun(self, key: RunKey) -> Iterator[None]:
+    def _claiming(self, key: RunKey) -> Iterator[None]:
         """Make concurrent accepts of the same run ID in this process wait until the block ends."""
         self._inserting[key] = ended = asyncio.Event()
         try:
@@ -249,18 +249,18 @@ class PostgresRuns(PostgresRunReader):
         one = (None, None) if key is None else (key.tenant, key.run_id)
         suspects = False if key is None and self.leaves_suspects else None
         parameters = (worker_id, self.limits.quota.max_running, *one, list(excluding), suspects)
-        return await self._claimed(CLAIM, (*parameters, self.kinds))
+        return await self._claim(CLAIM, (*parameters, self.kinds))
 
     async def claim_suspect(self, worker_id: str) -> Run | None:
         """Claim a queued suspect; return None if there is none, or two are being executed."""
         parameters = worker_id, self.limits.quota.max_running, self.kinds
-        return await self._claimed(CLAIM_SUSPECT, parameters)
+        return await self._claim(CLAIM_SUSPECT, parameters)
 
     async def claim_stopped(self, key: RunKey, worker_id: str) -> Run | None:
         """Claim a run that has started and was stopped, unless a worker owns it."""
-        return await self._claimed(CLAIM_STOPPED, (worker_id, key.tenant, key.run_id))
+        return await self._claim(CLAIM_STOPPED, (worker_id, key.tenant, key.run_id))
 
-    async def _claimed(self, statement: str, parameters: tuple[Any, ...]) -> Run | None:
+    async def _claim(self, statement: str, parameters: tuple[Any, ...]) -> Run | None:
         async with transaction(self.engines.work) as connection:
             claimed = await connection.exec_driver_sql(statement, parameters)
             row = claimed.mappings().one_or_none()
@@ -350,13 +350,15 @@ async def accept_in(
 ) -> Accepted:
     """Store a run in this transaction, or return the run that the same request created before.
 
+    The caller must roll the transaction back after an error: the run may have been inserted.
+
     Raises:
         RunConflictError: the run ID, alone or with the idempotency key, was used for a different
             request.
         IdempotencyMismatchError: the idempotency key was used with a different body.
         QueueFullError: too many runs are queued.
         QuotaExceededError: a quota of the tenant is exhausted.
-        SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`take_over`.
+        SourceNotFoundError, SourceNotEndedError, InvalidRunError: see :func:`import_run`.
     """
     # The order of locks is that of platform/postgres/locks.py: the idempotency key, the tenant,
     # the row of the run (ON CONFLICT), the row of its source, the rows of quotas. A claim also
@@ -378,7 +380,7 @@ async def accept_in(
         # A run with this ID exists; ON CONFLICT has locked its row.
         return await _repeated(connection, await _same_request(connection, new), limits)
     if new.request.source is not None:
-        await take_over(connection, new.key, new.request.source)
+        await import_run(connection, new.key, new.request.source)
     cancel_request = cancel_request_from_row(row)
     if cancel_request is not None:
         run = await read_run(connection, new.key)
@@ -407,7 +409,7 @@ async def _require_place(
     """
     if admission is not None and KINDS[new.request.kind].is_external:
         raise admission.cannot_start
-    if limits.max_queued is None or await _has_place(connection, new, limits.max_queued):
+    if limits.max_queued is None or await _queue_has_capacity(connection, new, limits.max_queued):
         return
     rate = None
     if admission is not None:
@@ -421,7 +423,7 @@ async def _repeated(connection: AsyncConnection, run: Run, limits: StoreLimits) 
     return Accepted(run, created=False, rate=rate)
 
 
-async def _has_place(connection: AsyncConnection, new: NewRun, max_queued: int) -> bool:
+async def _queue_has_capacity(connection: AsyncConnection, new: NewRun, max_queued: int) -> bool:
     """Return whether the queue has capacity for a run that this transaction has already stored.
 
     One tenant may fill the queue. To keep other tenants from being rejected, a tenant with few
@@ -481,7 +483,7 @@ async def cancel_in(
         return CancelStatus(key.run_id, run, run.cancel_request, already_finished=True)
     first = cancel_request_from_row(row)
     if row["request"] is None or first is None:
-        await _require_room(connection, key.tenant, limits.max_pending_cancels)
+        await _require_capacity(connection, key.tenant, limits.max_pending_cancels)
         return CancelStatus(key.run_id, None, first)
     run = run_from_row(row)
     if run.started_at is None:
@@ -496,7 +498,7 @@ async def cancel_in(
     return CancelStatus(key.run_id, run, run.cancel_request)
 
 
-async def _require_room(connection: AsyncConnection, tenant: str, max_pending: int) -> None:
+async def _require_capacity(connection: AsyncConnection, tenant: str, max_pending: int) -> None:
     """Delete some expired pending cancels, then enforce the tenant's limit on the rest."""
     await connection.exec_driver_sql(DROP_EXPIRED, (tenant, MAX_EXPIRED_DROPPED))
     pending = await connection.exec_driver_sql(COUNT_PENDING, (tenant, max_pending + 1))

@@ -19,9 +19,9 @@ FOR NO KEY UPDATE
 """Lock a run's row if it has the owner's fencing token; returns no row if ownership was lost."""
 
 SUSPEND = """
-UPDATE runs SET status = CASE WHEN goes_on THEN 'queued' ELSE 'waiting' END, worker_id = NULL,
+UPDATE runs SET status = CASE WHEN resumes THEN 'queued' ELSE 'waiting' END, worker_id = NULL,
     attempts = attempts - 1, active_seconds = %(active_seconds)s,
-    queued_at = CASE WHEN goes_on THEN now.at ELSE least(until, %(deadline)s::timestamptz) END
+    queued_at = CASE WHEN resumes THEN now.at ELSE least(until, %(deadline)s::timestamptz) END
 FROM (SELECT clock_timestamp() AS at) AS now, LATERAL (
     SELECT coalesce(bool_or(decision IS NOT NULL OR expires_at <= now.at), true) AS answered,
         min(expires_at) AS until
@@ -31,7 +31,7 @@ FROM (SELECT clock_timestamp() AS at) AS now, LATERAL (
     SELECT answered OR EXISTS (
         SELECT FROM runs WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s
             AND cancel_requested_at IS NOT NULL
-    ) AS goes_on
+    ) AS resumes
 ) AS found
 WHERE runs.tenant_id = %(tenant)s AND runs.run_id = %(run_id)s
 RETURNING runs.status, runs.queued_at

@@ -278,11 +278,11 @@ def _column(run_filter: RunFilter, column: ColumnElement[Any]) -> ColumnElement[
     return column if run_filter.agent is None else func.coalesce(column, literal_column("''", Text))
 
 
-def _contains(metadata_: Mapping[str, str]) -> list[ColumnElement[bool]]:
+def _contains(pairs: Mapping[str, str]) -> list[ColumnElement[bool]]:
     """Return the conditions that the metadata of a run has all values."""
     return [
         or_(*(runs.c.metadata.contains({key: one}) for one in json_of_text(value)))
-        for key, value in metadata_.items()
+        for key, value in pairs.items()
     ]
 
 

@@ -210,11 +210,14 @@ class PostgresRunReader:
             rows = (await connection.exec_driver_sql(EVENTS, parameters)).mappings().all()
         if not rows:
             return None
-        events_ = [event_from_row(row) for row in rows if row["seq"] is not None]
-        return EventPage(events_, finished=rows[0]["status"] in TERMINAL)
+        run_events = [event_from_row(row) for row in rows if row["seq"] is not None]
+        return EventPage(run_events, finished=rows[0]["status"] in TERMINAL)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
-        """Return an event object that is set when the run has new events."""
+        """Return a context manager that yields an event, set whenever the run has new events.
+
+        Leaving the context stops listening.
+        """
         return self.journal.notifier.listening(key)
 
     async def calls(self, key: RunKey) -> Sequence[CallRecord]:
@@ -222,10 +225,10 @@ class PostgresRunReader:
         async with transaction(self.engines.work, key.tenant) as connection:
             return await journal_of(connection, key)
 
-    async def begun_calls(self, key: RunKey) -> Sequence[CallRecord]:
+    async def started_calls(self, key: RunKey) -> Sequence[CallRecord]:
         """Return the last LLM and tool calls of a run that may have taken effect."""
         async with transaction(self.engines.work, key.tenant) as connection:
-            last = BEGUN.where(of_run(journal, key))
+            last = STARTED_CALLS.where(of_run(journal, key))
             rows = (await connection.execute(last)).mappings().all()
         return [call_from_row(row) for row in reversed(rows)]
 
@@ -305,7 +308,7 @@ async def read_run(connection: AsyncConnection, key: RunKey) -> Run:
     return run_from_row(rows.mappings().one())
 
 
-BEGUN = (
+STARTED_CALLS = (
     select(*JOURNAL_COLUMNS)
     .where(
         journal.c.node["kind"].astext.in_(("llm", "tool")),

@@ -22,7 +22,7 @@ from psycopg.errors import LockNotAvailable
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.platform.postgres.group_commit import Later
+from caseworker.platform.postgres.group_commit import RetryLater
 from caseworker.platform.postgres.json_text import dump
 from caseworker.platform.postgres.locks import TRY_IDEMPOTENCY_KEY
 from caseworker.runs.errors import QueueFullError, QuotaExceededError, RateState
@@ -142,7 +142,7 @@ that already wait, counted up to the first parameter; 0 skips the count. The job
 :func:`defer_runs`.
 """
 
-ASK_FOR_ROOM = f"""
+CHECK_CAPACITY = f"""
 SELECT tenant_id, run_id, waiting >= %(most)s::bigint AS is_full
 FROM json_to_recordset(%(runs)s::json) AS new(
     tenant_id text, run_id text, idempotency_key text, concurrency_key text,
@@ -249,7 +249,7 @@ class RunInsert:
         self.row = dump({**row, "max_stored_bytes": self.max_stored_bytes})
 
 
-class QueueRoom:
+class QueueCapacity:
     """Keeps track of how many runs this process may queue before it counts the queue again.
 
     Counting takes longer the more runs are queued. Each count therefore permits a small part of the
@@ -279,12 +279,15 @@ class QueueRoom:
 
 
 async def accept_in_batch(
-    connection: psycopg.AsyncConnection[Any], inserts: Sequence[RunInsert], *, room: QueueRoom
-) -> Sequence[InsertAnswer | Later]:
+    connection: psycopg.AsyncConnection[Any],
+    inserts: Sequence[RunInsert],
+    *,
+    capacity: QueueCapacity,
+) -> Sequence[InsertAnswer | RetryLater]:
     """Insert runs: the claimed ones with one statement, then the queued ones with another.
 
     Each statement is its own transaction; a run is queued together with its job or not at all. For
-    each run, the result is its creation time, QueueFullError, or Later if the insert must be
+    each run, the result is its creation time, QueueFullError, or RetryLater if the insert must be
     retried. None means that the run has a conflict and must be accepted separately.
     """
     first: dict[RunKey, RunInsert] = {}
@@ -295,13 +298,13 @@ async def accept_in_batch(
     ordered = sorted(first.values(), key=_lock_order)
     claimed = [insert for insert in ordered if insert.worker_id is not None]
     queued = [insert for insert in ordered if insert.worker_id is None]
-    answers: dict[RunKey, InsertAnswer | Later] = {}
+    answers: dict[RunKey, InsertAnswer | RetryLater] = {}
     try:
         if claimed:
             cursor = await connection.execute(ACCEPT_NEW, (_document(claimed),))
             answers |= _created(await cursor.fetchall())
         if queued:
-            answers |= await _queue(connection, queued, room)
+            answers |= await _queue(connection, queued, capacity)
     except LockNotAvailable:
         if len(inserts) == 1:
             return [None]  # the row is being inserted
@@ -319,8 +322,8 @@ async def accept_in_batch(
 
 
 async def _queue(
-    connection: psycopg.AsyncConnection[Any], queued: Sequence[RunInsert], room: QueueRoom
-) -> Mapping[RunKey, InsertAnswer | Later]:
+    connection: psycopg.AsyncConnection[Any], queued: Sequence[RunInsert], capacity: QueueCapacity
+) -> Mapping[RunKey, InsertAnswer | RetryLater]:
     """Insert as many runs as the queue has capacity for; find the runs that it rejects.
 
     A burst of runs at a full queue is thus rejected at once, not run by run. If the queue has
@@ -328,21 +331,21 @@ async def _queue(
     count each other.
     """
     max_queued = queued[0].max_queued
-    counts = max_queued < UNLIMITED and not room.take(len(queued))
+    counts = max_queued < UNLIMITED and not capacity.take(len(queued))
     parameters = max_queued if counts else 0, _document(queued), max_queued
     rows = await (await connection.execute(ACCEPT_QUEUED, parameters)).fetchall()
     if rows and counts:
-        room.counted(max_queued - rows[0]["waiting"] - len(rows))
+        capacity.counted(max_queued - rows[0]["waiting"] - len(rows))
     answers = _created(rows)
     unanswered = [insert for insert in queued if insert.new.key not in answers]
     if unanswered and max_queued < UNLIMITED:
-        room_parameters = {
+        parameters_of_check = {
             "runs": _document(unanswered),
             "most": max_queued,
             "few": few_of_queue(max_queued),
         }
-        new = await (await connection.execute(ASK_FOR_ROOM, room_parameters)).fetchall()
-        answers |= {_key_of(row): _without_room(row) for row in new}
+        new = await (await connection.execute(CHECK_CAPACITY, parameters_of_check)).fetchall()
+        answers |= {_key_of(row): _refusal_or_retry(row) for row in new}
     return answers
 
 
@@ -356,11 +359,11 @@ def _lock_order(insert: RunInsert) -> tuple[str, RunKey]:
     return "" if chat is None else chat.thread_id, insert.new.key
 
 
-def _without_room(row: Row) -> QueueFullError | Later:
-    return QueueFullError() if row["is_full"] else Later.LATER
+def _refusal_or_retry(row: Row) -> QueueFullError | RetryLater:
+    return QueueFullError() if row["is_full"] else RetryLater.LATER
 
 
-def _created(rows: Iterable[Row]) -> dict[RunKey, InsertAnswer | Later]:
+def _created(rows: Iterable[Row]) -> dict[RunKey, InsertAnswer | RetryLater]:
     return {_key_of(row): row["created_at"] for row in rows}
 
 
