@@ -12,7 +12,7 @@ from tests.support.external import Agent, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.overflow_patterns import mistaken
-from tests.support.service import model_settings
+from tests.support.service import claude_settings, model_settings
 from tests.support.usage_oracle import settings_of_prices
 
 pytestmark = pytest.mark.req("cw/15.refusals")
@@ -40,12 +40,11 @@ LIMITS: Mapping[str, Mapping[str, float]] = {
 
 @pytest.fixture(scope="module")
 def service_settings(running_provider: FakeProvider) -> dict[str, str]:
-    claude = {"provider": "anthropic", "base_url": running_provider.url, "model": "fake-claude"}
     prices = {"price_per_million_in_usd": 1, "price_per_million_out_usd": 2}
     return {
         **model_settings(running_provider.openai_url),
         **settings_of_prices("MODELS_SMALL"),
-        "MODELS_NAMED": json.dumps({"claude": {**claude, **prices, "api_key": "sk-x"}}),
+        **claude_settings(running_provider.url, **prices),
     }
 
 

@@ -1,6 +1,7 @@
 """The service as processes, as an operator starts it."""
 
 import asyncio
+import json
 import re
 import sys
 import time
@@ -44,6 +45,15 @@ def model_settings(provider_url: str) -> dict[str, str]:
             "TIMEOUT_SECONDS": "20",
         }.items()
     }
+
+
+def claude_settings(provider_url: str, **fields: Any) -> dict[str, str]:
+    """Return settings with the named model ``claude``, which uses the Messages API.
+
+    ``fields`` are further fields of the model, such as its prices.
+    """
+    claude = {"provider": "anthropic", "base_url": provider_url, "model": "fake-claude"}
+    return {"MODELS_NAMED": json.dumps({"claude": {**claude, "api_key": "sk-x", **fields}})}
 
 
 class ServiceProcess:

@@ -1,6 +1,5 @@
 """A service with prices and two tenants; a client of the first tenant."""
 
-import json
 from collections.abc import AsyncIterator, Mapping
 
 import httpx
@@ -9,7 +8,7 @@ import pytest_asyncio
 
 from tests.support.external import MAX_GATEWAY_KB
 from tests.support.fake_provider.client import FakeProvider
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import ServiceProcess, claude_settings, model_settings
 from tests.support.tenants import OPERATOR_KEY
 from tests.support.usage_oracle import settings_of_prices
 
@@ -17,12 +16,11 @@ from tests.support.usage_oracle import settings_of_prices
 @pytest.fixture(scope="module")
 def service_settings(running_provider: FakeProvider) -> dict[str, str]:
     """Set prices, a small limit on bodies, and an operator's key."""
-    claude = {"provider": "anthropic", "base_url": running_provider.url, "model": "fake-claude"}
     prices = {"price_per_million_in_usd": 1, "price_per_million_out_usd": 2}
     return {
         **model_settings(running_provider.openai_url),
         **settings_of_prices("MODELS_SMALL"),
-        "MODELS_NAMED": json.dumps({"claude": {**claude, **prices, "api_key": "sk-x"}}),
+        **claude_settings(running_provider.url, **prices),
         "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
         "GATEWAY_MAX_BODY_KB": str(MAX_GATEWAY_KB),
         "RETRY_BASE_SECONDS": "0.02",

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +15,6 @@ from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess, model_settings
 
 pytestmark = pytest.mark.req("cw/15.parent")
-
-
-@pytest.fixture(scope="module")
-def service_settings(running_provider: FakeProvider) -> dict[str, str]:
-    return model_settings(running_provider.openai_url)
-
-
-@pytest.fixture
-async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with service.http() as opened:
-        yield opened
 
 
 def below(agent: Agent) -> Mapping[str, Any]:

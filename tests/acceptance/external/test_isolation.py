@@ -27,11 +27,9 @@ OTHER_FACES = ("GET /mcp", "POST /mcp", "GET /metrics")
 
 
 @pytest.fixture
-async def one(
-    service: ServiceProcess, tenant_keys: Mapping[str, str], provider: FakeProvider
-) -> AsyncIterator[httpx.AsyncClient]:
-    async with service.http(tenant_keys["one"]) as opened:
-        yield opened
+def one(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """Return a client of the first tenant."""
+    return http
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Permissions of the key of a run, by the state of the run and of its attempt."""
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from tests.support.external import Agent, start
 from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import ServiceProcess, claude_settings, model_settings
 from tests.support.tenants import OPERATOR_KEY
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -74,10 +73,9 @@ class State:
 
 @pytest.fixture(scope="module")
 def service_settings(running_provider: FakeProvider) -> dict[str, str]:
-    claude = {"provider": "anthropic", "base_url": running_provider.url}
     return {
         **model_settings(running_provider.openai_url),
-        "MODELS_NAMED": json.dumps({"claude": {**claude, "model": "c", "api_key": "sk-x"}}),
+        **claude_settings(running_provider.url),
         "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
     }
 

@@ -1,7 +1,6 @@
 """Limits of external runs and of the process that owns them."""
 
 import asyncio
-import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,7 +11,7 @@ import pytest
 from tests.support.external import MAX_GATEWAY_KB, NEW, OPENAI, Agent, Api, both, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.service import ServiceProcess, model_settings
+from tests.support.service import ServiceProcess, claude_settings, model_settings
 from tests.support.stores import eventually
 
 
@@ -180,10 +179,9 @@ async def test_an_overloaded_process_answers_503_with_retry_after(
     api: Api, database_url: str, provider: FakeProvider
 ) -> None:
     """The client library repeats the call, which then succeeds."""
-    claude = {"provider": "anthropic", "base_url": provider.url, "model": "fake-claude"}
     settings = {
         **model_settings(provider.openai_url),
-        "MODELS_NAMED": json.dumps({"claude": {**claude, "api_key": "sk-x"}}),
+        **claude_settings(provider.url),
         "SERVER_MAX_CONNECTIONS": "2",
     }
     await provider.script("HOLDS", [Step(hang=True)])

@@ -1,7 +1,7 @@
 """Later attempts of agents outside of the service get the recorded replies of earlier ones."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -17,14 +17,8 @@ from tests.support.service import ServiceProcess, model_settings
 
 
 @pytest.fixture(scope="module")
-def service_settings(running_provider: FakeProvider) -> dict[str, str]:
-    return {**model_settings(running_provider.openai_url), **QUICK_RECOVERY}
-
-
-@pytest.fixture
-async def http(service: ServiceProcess, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
-    async with service.http() as opened:
-        yield opened
+def service_settings(service_settings: dict[str, str]) -> dict[str, str]:
+    return {**service_settings, **QUICK_RECOVERY}
 
 
 async def texts(agent: Agent, *asked: str, **headers: str) -> list[str]:

@@ -1,6 +1,5 @@
 """A service that calls the fake provider, behind a proxy that counts its requests."""
 
-import json
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -9,15 +8,14 @@ import pytest
 
 from tests.support.agent_clients.processes import CountingProxy
 from tests.support.fake_provider.client import FakeProvider
-from tests.support.service import ServiceProcess, http_client, model_settings
+from tests.support.service import ServiceProcess, claude_settings, http_client, model_settings
 
 
 @pytest.fixture(scope="module")
 def service_settings(running_provider: FakeProvider) -> dict[str, str]:
-    claude = {"provider": "anthropic", "base_url": running_provider.url, "model": "fake-claude"}
     return {
         **model_settings(running_provider.openai_url),
-        "MODELS_NAMED": json.dumps({"claude": {**claude, "api_key": "sk-x"}}),
+        **claude_settings(running_provider.url),
     }
 
 

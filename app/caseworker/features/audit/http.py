@@ -63,8 +63,7 @@ class AuditView(View):
 async def list_audit(query: Annotated[AuditQuery, Query()], request: ApiRequest) -> AuditView:
     """List administrative acts on the tenant's resources, newest first.
 
-    The operator sees the acts of all tenants, or of the tenant in `tenant`. Other callers may only
-    name their own tenant.
+    The operator sees the acts of all tenants, or of the tenant given.
     """
     caller, filters = request.caller, query.model_dump()
     if not caller.sees_all_tenants:

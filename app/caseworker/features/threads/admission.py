@@ -97,7 +97,7 @@ class NewThreadBody(BodyModel):
         return self
 
 
-class ContinueAnswerBody(BodyModel):
+class GoOnBody(BodyModel):
     """Options for continuing an answer."""
 
     run_id: RunId | None = None
@@ -111,7 +111,7 @@ class ContinueAnswerBody(BodyModel):
     """JSON object that is returned with the run and not interpreted by the service."""
 
 
-class AnswerBody(ContinueAnswerBody):
+class AnswerBody(GoOnBody):
     """Options for answering a message."""
 
     agent: AgentOrName | None = None
@@ -185,7 +185,7 @@ class ThreadAdmission:
         await new.require_models_of((await self._quota_of(tenant)).quota.models)
         return thread
 
-    def run_id(self, thread: Thread, body: ContinueAnswerBody, idempotency_key: str | None) -> str:
+    def run_id(self, thread: Thread, body: GoOnBody, idempotency_key: str | None) -> str:
         """Return the run ID for a new answer.
 
         That is the ID in the body, else one derived from the idempotency key, else a generated one.
@@ -210,9 +210,7 @@ class ThreadAdmission:
         new = replace(new, key=key, request=request, request_hash=request_hash)
         return new, _ends(new.prepared)
 
-    def continued_run(
-        self, source: Run, body: ContinueAnswerBody, key: RunKey, request_hash: str
-    ) -> NewRun:
+    def continued_run(self, source: Run, body: GoOnBody, key: RunKey, request_hash: str) -> NewRun:
         """Return a run that resumes ``source`` and inherits the limits that the body omits."""
         requested_budget, earlier, limits = body.budget, source.request, self._limits
         budget = effective_limits(requested_budget, earlier.budget).merged_with(
@@ -300,7 +298,7 @@ class ThreadAdmission:
         except GraphRefusedError as refused:
             raise _in_tools(refused) from None
 
-    def _violations(self, body: NewThreadBody | ContinueAnswerBody) -> Iterator[Violation]:
+    def _violations(self, body: NewThreadBody | GoOnBody) -> Iterator[Violation]:
         limits = self._limits
         yield from metadata_violations(body.metadata, limits)
         inputs = None if not isinstance(body, NewThreadBody | AnswerBody) else body.inputs
@@ -346,7 +344,7 @@ def _in_tools(refused: GraphRefusedError) -> ProblemError:
     return ProblemError(INVALID_REQUEST, violations=graph_violations(refused.problems))
 
 
-def thread_request_hash(action: str, message_id: str | None, body: ContinueAnswerBody) -> str:
+def thread_request_hash(action: str, message_id: str | None, body: GoOnBody) -> str:
     """Return a SHA-256 in hexadecimal that identifies repetitions of the same thread request.
 
     It covers the action, the message and the meaning of the body, except its ``run_id``.

@@ -12,8 +12,8 @@ from fastapi import Path, Query, Response
 
 from caseworker.features.threads.admission import (
     AnswerBody,
-    ContinueAnswerBody,
     EditBody,
+    GoOnBody,
     MessageBody,
     NewThreadBody,
     ThreadAdmission,
@@ -274,7 +274,7 @@ _ANSWERING: dict[str, Any] = {
     "openapi_extra": {"parameters": [*POST_HEADERS, *EVENT_HEADERS]},
 }
 _NOTHING_MORE = AnswerBody()
-_AS_IT_WAS = ContinueAnswerBody()
+_AS_IT_WAS = GoOnBody()
 _NO_REASON = CancelThreadBody()
 
 NextTurn = Callable[[Thread, MessagePlace], Awaitable[PlannedReply]]
@@ -387,7 +387,7 @@ async def continue_message(
     thread_id: ThreadIdPath,
     message_id: MessageIdPath,
     request: ApiRequest,
-    body: ContinueAnswerBody = _AS_IT_WAS,
+    body: GoOnBody = _AS_IT_WAS,
 ) -> Response:
     """Continue an answer.
 
@@ -426,7 +426,7 @@ class _Action:
     request: ApiRequest
     name: str
     message_id: str | None
-    body: ContinueAnswerBody
+    body: GoOnBody
     turn: NextTurn
     at: str | None
     """ID of the message that the request is about; None for the newest message of the thread."""

@@ -289,15 +289,14 @@ class TierCostView(View):
 
 
 class StopView(View):
-    """The call that caused the run to stop: the first that a limit or a cancel request ended."""
+    """The call that caused the run to stop: the first one halted by a limit or a stop."""
 
     node_id: str
     kind: str
     name: str
     reason: str | None
     after_ms: int
-    """Time at which the call ended, in milliseconds after the start of the run; 0 if the call has
-    no end time."""
+    """Time at which the call ended, in milliseconds after the start of the run."""
 
     @classmethod
     def of(cls, node: TraceNode, began_ms: int) -> Self:

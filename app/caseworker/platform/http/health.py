@@ -72,7 +72,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Response of ``GET /readyz`` if the service can take requests."""
+    """Response if every part of the service works."""
 
     status: str
     parts: Mapping[str, str]

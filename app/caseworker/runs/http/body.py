@@ -210,7 +210,7 @@ class RunFields(BodyModel):
     """Priority among the queued runs of the tenant: higher ones start first. Defaults to 0."""
     concurrency_key: ConcurrencyKey | None = None
     """Key that limits concurrency: at most ``concurrency_limit`` runs of a tenant with the same key
-    are active, including those that wait for an approval. Further runs are queued in order."""
+    are active, including those that wait for an approval. The others are queued in order."""
     concurrency_limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Maximum number of active runs with the same key, including this one, at which this run may
     start. Defaults to 1."""
@@ -353,7 +353,7 @@ class FromRun(BodyModel):
     imported. If omitted, all successful steps and calls are imported."""
 
 
-class ResumeRunBody(RunFields):
+class GoingOnBody(RunFields):
     """A run that resumes from an ended run; imported steps and calls cost nothing.
 
     Omitted fields default to those of the source run, except deadline and metadata. Fields that are

@@ -33,8 +33,8 @@ from caseworker.runs.http.body import (
     AgentRunBody,
     ExternalBody,
     ExternalFields,
+    GoingOnBody,
     GraphRunBody,
-    ResumeRunBody,
     RunFields,
     checked_kind,
 )
@@ -161,11 +161,11 @@ def body_of_kind(document: Any) -> RunFields:
     raise AssertionError("unreachable: these bodies are never valid")
 
 
-def _resume_body() -> type[ResumeRunBody]:
-    more: Any = {"__doc__": ResumeRunBody.__doc__, "__module__": __name__}
+def _resume_body() -> type[GoingOnBody]:
+    more: Any = {"__doc__": GoingOnBody.__doc__, "__module__": __name__}
     fields = (api.resume for api in reversed([*APIS.values()]) if api.resume is not None)
-    more["__base__"] = *fields, ResumeRunBody
-    return cast("type[ResumeRunBody]", create_model(ResumeRunBody.__name__, **more))
+    more["__base__"] = *fields, GoingOnBody
+    return cast("type[GoingOnBody]", create_model(GoingOnBody.__name__, **more))
 
 
 _RESUME_BODY: Final = _resume_body()

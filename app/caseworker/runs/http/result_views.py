@@ -77,7 +77,7 @@ class RunStop(View):
 
 
 class UsedModel(View):
-    """A model that answered calls, with the number of those calls."""
+    """A model that answered calls, and their number."""
 
     provider: str
     model: str

@@ -46,7 +46,7 @@ from caseworker.runs.http.admission import Admissions, limits_spending, request_
 from caseworker.runs.http.body import (
     POST_HEADERS,
     CancelBody,
-    ResumeRunBody,
+    GoingOnBody,
     RunFields,
     idempotency_key,
     wait_seconds,
@@ -282,7 +282,7 @@ async def _accepted(body: RunFields, request: ApiRequest) -> Accepted:
     if body.webhook is not None:
         await request.service(WebhookCheck).require_secret(request.caller.tenant)
     hashed = await request.computed(partial(request_hash, body))
-    if isinstance(body, ResumeRunBody):
+    if isinstance(body, GoingOnBody):
         return await _accepted_from(body, request, hashed, key)
     try:
         new = await request.service(Admissions).new_run(body, request, hashed, key)
@@ -295,7 +295,7 @@ async def _accepted(body: RunFields, request: ApiRequest) -> Accepted:
 
 
 async def _accepted_from(
-    body: ResumeRunBody, request: ApiRequest, hashed: str, key: str | None
+    body: GoingOnBody, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted:
     """Accept a run that resumes from another; a repeated request works even if that was erased."""
     if body.graph is None:
@@ -359,7 +359,7 @@ async def awaited(request: ApiRequest, run: Run, wait: int | None) -> Run:
     return later
 
 
-async def source_of(body: ResumeRunBody, tenant: str, runs: RunService) -> Run:
+async def source_of(body: GoingOnBody, tenant: str, runs: RunService) -> Run:
     """Return the run from which the requested run resumes.
 
     Raises:
@@ -380,7 +380,7 @@ async def source_of(body: ResumeRunBody, tenant: str, runs: RunService) -> Run:
     return source
 
 
-def completed(body: ResumeRunBody, source: RunRequest, fields: Mapping[str, Any]) -> RunFields:
+def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) -> RunFields:
     """Return an equivalent body without ``from``, with omitted fields copied from the source run.
 
     ``fields`` are those fields of the source run that only its kind has.
@@ -401,7 +401,7 @@ def completed(body: ResumeRunBody, source: RunRequest, fields: Mapping[str, Any]
         raise ProblemError(INVALID_REQUEST, violations=violations_of(errors)) from None
 
 
-def resumed_run(new: NewRun, body: ResumeRunBody, source: RunRequest, ceiling: Budget) -> NewRun:
+def resumed_run(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
     """Return ``new`` as a run that resumes from the source run and inherits omitted limits.
 
     ``ceiling`` caps the limits. ``source`` is the request of the source run.

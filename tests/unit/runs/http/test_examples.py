@@ -10,7 +10,7 @@ from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.runs.http.body import AgentRunBody, GraphRunBody, ResumeRunBody
+from caseworker.runs.http.body import AgentRunBody, GoingOnBody, GraphRunBody
 from caseworker.runs.http.fields import DefinitionByName
 from caseworker.runs.http.kinds import EXAMPLES
 from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
@@ -38,7 +38,7 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: NodeCatal
     """Each example run is accepted without errors or warnings."""
     value: Any = EXAMPLES_OF_RUNS[name]["value"]
     if "from" in value:
-        assert ResumeRunBody.model_validate(value).from_.run_id in str(EXAMPLES)
+        assert GoingOnBody.model_validate(value).from_.run_id in str(EXAMPLES)
         return
     if value.get("kind") == "agent":
         agent = AgentRunBody.model_validate(value).agent
