@@ -62,11 +62,13 @@ SELECT start, runs, {", ".join(RunStatus)}, percentiles[1] AS p50_seconds,
 FROM item, LATERAL (
     SELECT percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY seconds) AS percentiles FROM (
         SELECT seconds FROM run_costs WHERE {_OF_TENANT} AND part = 1
-            AND created_at >= greatest(start, %(costs_from)s) AND created_at < least(until, %(before)s)
+            AND created_at >= greatest(start, %(costs_from)s)
+                AND created_at < least(until, %(before)s)
         UNION ALL
         SELECT date_part('epoch', finished_at - started_at) FROM runs
         WHERE {_OF_TENANT} AND request IS NOT NULL
-            AND created_at >= greatest(start, %(after)s) AND created_at < least(until, %(costs_from)s)
+            AND created_at >= greatest(start, %(after)s)
+                AND created_at < least(until, %(costs_from)s)
     ) AS ended
 ) AS duration
 ORDER BY start NULLS FIRST
