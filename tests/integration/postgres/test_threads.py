@@ -75,7 +75,9 @@ async def test_a_batch_of_runs_does_not_wait_for_a_locked_thread(
     ):
         await blocker.execute("SELECT FROM threads WHERE thread_id = 'locked' FOR UPDATE")
         answers = await accept_in_batch(
-            connection, [RunInsert(run, None) for run in runs], capacity=QueueCapacity()
+            connection,
+            [RunInsert(run, None, max_queued=100) for run in runs],
+            capacity=QueueCapacity(),
         )
 
     assert [answer is None for answer in answers] == [True, False, True, False]

@@ -91,12 +91,15 @@ _QUEUES_FREELY = _HAS_NO_LIMIT.format(
 )
 """Like :data:`_HAS_NO_LIMIT`, for runs that are queued: claims enforce ``max_running``."""
 
+_THREAD_IS_FREE = """(request -> 'chat' -> 'reply' IS NULL OR EXISTS (
+    SELECT FROM threads WHERE threads.tenant_id = new.tenant_id
+        AND threads.thread_id = request -> 'chat' ->> 'thread_id'
+    FOR NO KEY UPDATE SKIP LOCKED))"""
+"""Whether the thread in which a new run answers exists, and no other transaction has locked it."""
+
 _MEETS_NOTHING = f"""{{has_no_limit}} AND (idempotency_key IS NULL
     OR {TRY_IDEMPOTENCY_KEY})
-    AND (request #> '{{{{chat,reply}}}}' IS NULL OR EXISTS (
-        SELECT FROM threads WHERE threads.tenant_id = new.tenant_id
-            AND threads.thread_id = request #>> '{{{{chat,thread_id}}}}'
-        FOR NO KEY UPDATE SKIP LOCKED))
+    AND {_THREAD_IS_FREE}
 """
 
 ACCEPT_NEW = f"""{_INSERT}
@@ -145,13 +148,13 @@ that already wait, counted up to the first parameter; 0 skips the count. The job
 CHECK_CAPACITY = f"""
 SELECT tenant_id, run_id, waiting >= %(most)s::bigint AS is_full
 FROM json_to_recordset(%(runs)s::json) AS new(
-    tenant_id text, run_id text, idempotency_key text, concurrency_key text,
+    tenant_id text, run_id text, request jsonb, idempotency_key text, concurrency_key text,
     max_stored_bytes bigint, remembered jsonb
 ), (
     SELECT count(*) AS waiting
     FROM (SELECT FROM runs WHERE {_WAITS} LIMIT 2 * %(most)s::bigint) queued
 ) AS queue
-WHERE {_QUEUES_FREELY}
+WHERE {_QUEUES_FREELY} AND {_THREAD_IS_FREE}
 AND (
     waiting < %(most)s::bigint OR waiting >= 2 * %(most)s::bigint
     OR (SELECT count(*) FROM (SELECT FROM runs WHERE runs.tenant_id = new.tenant_id AND {_WAITS}
