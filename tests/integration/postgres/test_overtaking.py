@@ -107,7 +107,8 @@ async def test_thousands_of_runs_that_wait_for_one_key_hold_up_nobody(
     counted = {"tenant": "default", "key": "m", "most_queued": 0, "looked_at": LOOKED_AT}
     assert await blocks_read(oracle, COUNTS, counted) < 1000
     claims = [
-        await blocks_read(oracle, CLAIM, ("w2", None, None, None, [], False)) for _ in range(3)
+        await blocks_read(oracle, CLAIM, ("w2", None, None, None, [], False, None))
+        for _ in range(3)
     ]
     assert max(claims[1:]) < 2000, "the first one also reads how to plan it"
     claimed = "SELECT run_id FROM runs WHERE worker_id = 'w2' ORDER BY claimed_at"

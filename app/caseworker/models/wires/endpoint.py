@@ -5,7 +5,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -211,8 +211,8 @@ class EndpointProvider:
         try:
             if reply.status == 200:
                 if delivery is not None and request.on_delta is None:
-                    begin = cache(partial(self._dialect.accumulator, model, request))
-                    delivery.read_later = partial(_read_later, begin, ReplyBody())
+                    accumulator = self._dialect.accumulator(model, request)
+                    delivery.read_later = partial(_read_later, accumulator, ReplyBody())
                 taking = self._dialect.accumulator(model, request)
                 return await _answer(reply, taking, request, failures)
             parts = [part async for part in _with_raw_reply(reply, failures)]
@@ -446,13 +446,12 @@ def begins_stream(content: bytes | bytearray) -> bool | None:
 
 
 def _read_later(
-    begin: Callable[[], Accumulator],
+    taking: Accumulator,
     body: ReplyBody,
     state: SendState,
     parts: Sequence[tuple[float, bytes]],
 ) -> None:
     """Read the parts of a reply that broke off, for its charge."""
-    taking = begin()
     for at, part in parts:
         with suppress(ValueError, TypeError, AttributeError, RecursionError):
             for _, document in body.feed(part):
