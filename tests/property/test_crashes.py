@@ -167,7 +167,7 @@ def _forgets_nodes_of_failed_writes(patch: pytest.MonkeyPatch) -> None:
     def only_entries(journal: RunJournal, sent: Any) -> None:
         journal._unwritten |= sent.unwritten
 
-    patch.setattr(RunJournal, "_take_back", only_entries)
+    patch.setattr(RunJournal, "_restore", only_entries)
 
 
 @pytest.mark.parametrize(
