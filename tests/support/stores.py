@@ -116,16 +116,16 @@ class NotingObserver:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 150) -> None:
-    """Wait until a condition holds.
+    """Wait until a condition holds; it is checked after growing pauses, at most 0.1 seconds.
 
     Raises:
         TimeoutError: The condition did not hold in time.
     """
+    pause = 0.005
     async with asyncio.timeout(seconds):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.005)
+        while not await condition():
+            await asyncio.sleep(pause)
+            pause = min(1.2 * pause, 0.1)
 
 
 def new_run(

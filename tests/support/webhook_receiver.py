@@ -43,6 +43,7 @@ class Receiver:
     scheme: str = "http"
     answers: list[bytes | Callable[["Arrival"], bytes] | None] = field(default_factory=lambda: [OK])
     arrivals: list[Arrival] = field(default_factory=list)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
     _arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
@@ -64,6 +65,7 @@ class Receiver:
         return tuple(self.arrivals)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = dict(line.split(": ", 1) for line in head[1:] if line)
@@ -99,3 +101,6 @@ async def receiving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver
         yield receiver
     finally:
         server.close()
+        for writer in receiver.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # connections end in the next iteration of the loop

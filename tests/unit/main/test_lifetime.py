@@ -80,12 +80,15 @@ async def exits():
 def interrupts():
     raise KeyboardInterrupt
 
+def interrupts_before(after):
+    asyncio.get_running_loop().call_later(0.001, after.append, "timer")
+    interrupts()
+
 async def main():
     loop, after = asyncio.get_running_loop(), []
     loop.call_soon(interrupts)
     loop.call_soon(after.append, "callback")
-    loop.call_later(0.001, interrupts)
-    loop.call_later(0.002, after.append, "timer")
+    loop.call_later(0.001, interrupts_before, after)
     task = asyncio.create_task(exits())
     thread = asyncio.to_thread(after.append, "thread")
     await asyncio.wait({task})

@@ -34,11 +34,13 @@ class HttpServer:
         self.initialized = 0
         self.ended: asyncio.Queue[str] = asyncio.Queue()
         """The heads of the requests that end a session."""
+        self.writers: list[asyncio.StreamWriter] = []
         self.port = 0
         self.elsewhere = ""
         """The URL that the tool ``moved`` redirects to."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 self.headers.append(head.decode().lower())
@@ -120,6 +122,9 @@ async def running(
     finally:
         await servers.aclose()
         listening.close()
+        for writer in server.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # connections end in the next iteration of the loop
 
 
 @pytest.mark.parametrize(
