@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -20,6 +21,13 @@ KINDS = ("401", "400", "500", "200", "stream")
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer a request, and close the connection also if the client goes away."""
+    with suppress(OSError, asyncio.IncompleteReadError):
+        await _answer(reader, writer)
+    writer.close()
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer with an error that quotes the key; the question names the form and the status."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     lines = [line.partition(": ") for line in head.split("\r\n")[1:-2]]
@@ -36,7 +44,6 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     sent += [f"content-length: {len(body.encode())}", "connection: close", "", body]
     writer.write("\r\n".join(sent).encode())
     await writer.drain()
-    writer.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
