@@ -195,6 +195,7 @@ async def session_server(**more: Any) -> AsyncIterator[tuple[SessionServer, McpS
         server.release.set()
         await servers.aclose()
         server.stop()
+        await asyncio.sleep(0)  # connections end in the next iteration of the loop
 
 
 async def call(servers: McpServers, tool: str) -> ToolResult:
