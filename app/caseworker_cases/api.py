@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
+from caseworker.models.gateway import ModelGateway
 from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.model_spec import no_model
 from caseworker.platform.http.problems import Violation
@@ -102,7 +103,11 @@ CASE_API: Final = KindApi(
     kind=RunKind.CASE,
     body=CaseBody,
     view=CaseRun,
-    admission=lambda parts: CaseAdmission(parts.limits, parts.tools, parts.models),
+    admission=lambda services: CaseAdmission(
+        services.service(ApiLimits),
+        services.service(ToolDispatch),
+        services.service(ModelGateway).table,
+    ),
     resume=CaseFields,
     secret_fields=frozenset({GOLD_ANSWER}),
     examples=_EXAMPLES,

@@ -13,7 +13,7 @@ from caseworker.runs.http.body import (
     RunFields,
     checked_kind,
 )
-from caseworker.runs.http.fields import CaseInput, ToolName
+from caseworker.runs.http.fields import NonBlankText, ToolName
 from caseworker.runs.http.result_views import UsedModel
 from caseworker.runs.http.views import RunDetails
 from caseworker.runs.run import RunKind
@@ -28,7 +28,7 @@ class CaseBody(RunFields):
 
     kind: Annotated[Literal["case"], BeforeValidator(checked_kind)] = "case"
     """Kind of the run."""
-    input: CaseInput
+    input: NonBlankText
     """Question to answer: UTF-8 text, limited to the configured number of characters (default
     8192)."""
     expected_tools: Annotated[list[ToolName], Field(max_length=MAX_EXPECTED_TOOLS)] | None = None

@@ -13,8 +13,7 @@ from caseworker.platform.postgres.connections import Patience
 from caseworker.platform.postgres.engines import PoolSizes
 from caseworker.runs.execute.executor import ExecutorLimits
 from caseworker.runs.execute.postgres.runs import StoreLimits
-from caseworker.runs.graphs import GraphLimits
-from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.http.limits import ApiLimits, GraphLimits
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.registry import ToolPolicy, ToolRegistry

@@ -10,7 +10,6 @@ from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
 from caseworker.features.audit.feature import AUDIT
 from caseworker.features.catalog.feature import CATALOG
-from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
 from caseworker.features.expiry import Drop, drop_events, drop_requests, drop_runs, drop_snapshots
@@ -25,28 +24,17 @@ from caseworker.features.threads.feature import THREADS
 from caseworker.features.traces.feature import TRACES
 from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.gateway.feature import GATEWAY
-from caseworker.models.gateway import ModelGateway
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
 from caseworker.runs.http import events, problems
 from caseworker.runs.http.events import EventStreams
-from caseworker.runs.http.kind import AdmissionParts
 from caseworker.runs.http.kinds import admissions_of
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.tools.dispatch import ToolDispatch
 
 
 def _open_runs(parts: Parts) -> Opened:
     """Build the services that convert requests to runs."""
-    limits = parts.service(ApiLimits)
-    admissions = admissions_of(
-        AdmissionParts(
-            limits=limits,
-            models=parts.service(ModelGateway).table,
-            tools=parts.service(ToolDispatch),
-            definitions=parts.service(Definitions),
-        )
-    )
-    return Opened(services=[EventStreams(limits.max_event_streams), admissions])
+    streams = EventStreams(parts.service(ApiLimits).max_event_streams)
+    return Opened(services=[streams, admissions_of(parts)])
 
 
 RUNS: Final = Feature(

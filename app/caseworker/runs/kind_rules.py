@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from caseworker.core.graph.validation import Problem
 from caseworker.engine.context import Outputs
-from caseworker.runs.graphs import Definition
 from caseworker.runs.run import RunKind, RunRequest, RunStatus
 
 
@@ -55,16 +54,6 @@ class KindRules:
     def graph_of(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the graph to execute for a definition; an agent becomes a graph with one step."""
         return content if self.step is None else one_step(self.step, {self.step: content})
-
-    def content_of(self, definition: Definition) -> Mapping[str, Any]:
-        """Return the content of a definition; for an agent, with its name and version added."""
-        if self.step is None:
-            return definition.content
-        return {
-            **definition.content,
-            "name": definition.head.name,
-            "version": definition.head.version,
-        }
 
     def at_home(self, problems: Sequence[Problem]) -> Sequence[Problem]:
         """Return the problems with locations relative to the definition instead of the graph.

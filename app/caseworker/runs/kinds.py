@@ -18,9 +18,21 @@ RUN_KINDS: Final = "caseworker.run_kinds"
 """Entry point group for kinds of runs; an entry point names the :class:`KindRules` of a kind."""
 
 _BUILT_IN = (
-    KindRules(kind=RunKind.GRAPH),
-    KindRules(kind=RunKind.AGENT, step=AGENT_STEP),
-    KindRules(kind=RunKind.EXTERNAL, step=EXTERNAL_STEP, is_external=True),
+    KindRules(
+        kind=RunKind.GRAPH,
+        api="caseworker.features.definitions.graph_kind:GRAPH_API",
+    ),
+    KindRules(
+        kind=RunKind.AGENT,
+        step=AGENT_STEP,
+        api="caseworker.features.definitions.agent_kind:AGENT_API",
+    ),
+    KindRules(
+        kind=RunKind.EXTERNAL,
+        step=EXTERNAL_STEP,
+        api="caseworker.features.external.kind:EXTERNAL_API",
+        is_external=True,
+    ),
 )
 
 

@@ -8,11 +8,11 @@ import pytest
 from caseworker.core.graph.validation import Problem
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.postgres import PostgresDefinitions
-from caseworker.features.definitions.registration import Registered
+from caseworker.features.definitions.registration import Definition, Registered
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.graphs import Definition, GraphLimits
+from caseworker.runs.http.limits import GraphLimits
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT

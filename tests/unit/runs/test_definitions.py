@@ -19,7 +19,7 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.graphs import GraphLimits
+from caseworker.runs.http.limits import GraphLimits
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.graph_documents import TENANT, containing, flat, graph_ref, half_used, new_graph

@@ -4,6 +4,7 @@ An edge leads from an output handle of a step to an input handle of another step
 named input or output.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -60,3 +61,26 @@ class StepGraph:
     steps whose outgoing edges are all links."""
     max_parallel: int = 1
     """Maximum number of steps that execute concurrently."""
+
+
+def shape_of(graph: Mapping[str, Any]) -> StepGraph:
+    """Return the structure of a stored graph; it is valid, because it was checked on acceptance."""
+    entry = graph.get("entry")
+    return StepGraph(
+        id="",
+        steps=tuple(
+            GraphStep(id=step["id"], type=step["type"], data=step["data"])
+            for step in graph.get("steps", ())
+        ),
+        edges=tuple(
+            Edge(
+                source=edge["source"],
+                target=edge["target"],
+                channel=Channel(edge["data"]["channel"]),
+                source_handle=edge.get("source_handle", DEFAULT_HANDLE),
+                target_handle=edge.get("target_handle", DEFAULT_HANDLE),
+            )
+            for edge in graph.get("edges", ())
+        ),
+        entry=None if entry is None else tuple(entry),
+    )

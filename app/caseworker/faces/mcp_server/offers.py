@@ -4,14 +4,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from caseworker.features.definitions.agent_kind import AgentRunBody
 from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.registration import Definition
 from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.agent.tools import INPUT, parameters_of
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import is_storable
 from caseworker.platform.http.request import ApiRequest
-from caseworker.runs.graphs import Definition
-from caseworker.runs.http.body import AgentRunBody, RunFields
+from caseworker.runs.http.body import RunFields
 from caseworker.runs.http.kind import MCP_BUDGET, KindApi, McpTool
 from caseworker.runs.http.kinds import APIS
 from caseworker.runs.run import DefinitionRef

@@ -29,9 +29,13 @@ from caseworker.features.definitions.expansion import (
 from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
+    Definition,
     DefinitionNotFoundError,
+    DefinitionVersion,
     NewDefinition,
     Registered,
+    ResolvedDefinition,
+    RunnableGraph,
 )
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, DefinitionReference, is_reference
@@ -39,13 +43,7 @@ from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.paging import Page
 from caseworker.platform.suggestions import MAX_NAMES, suggestion
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.graphs import (
-    Definition,
-    DefinitionVersion,
-    GraphLimits,
-    ResolvedDefinition,
-    RunnableGraph,
-)
+from caseworker.runs.http.limits import GraphLimits
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.run import DefinitionRef
 
@@ -101,14 +99,14 @@ class Definitions:
         """
         remembered = self.store.remembered(tenant, ref) if remembers else None
         if remembered is not None:
-            text = _text_of({**KINDS[ref.kind].content_of(remembered), **changes})
+            text = _text_of({**_content_of(remembered), **changes})
             if (compiled := self._compiled.get((ref.kind, text))) is not None:
                 _require_no_error(compiled.problems, ref.kind)
                 return ResolvedDefinition(remembered.head, compiled.runnable, is_remembered=True)
         remembered = await self.store.get(tenant, ref)
         if remembered is None:
             raise GraphRefusedError(await self._absent(tenant, [Missing((), ref)]), ref.kind)
-        content = {**KINDS[ref.kind].content_of(remembered), **changes}
+        content = {**_content_of(remembered), **changes}
         runnable, problems = await self._examined(
             tenant, ref.kind, content, itself=remembered.head.ref
         )
@@ -336,3 +334,11 @@ def _is_at(problem: Problem, places: Set[str]) -> bool:
     """Return whether a problem is at, or inside, one of these places."""
     parts = problem.place.split(".")
     return any(".".join(parts[:end]) in places for end in range(1, len(parts) + 1))
+
+
+def _content_of(definition: Definition) -> Mapping[str, Any]:
+    """Return the content of a definition; for an agent, with its name and version added."""
+    head = definition.head
+    if KINDS[head.kind].step is None:
+        return definition.content
+    return {**definition.content, "name": head.name, "version": head.version}

@@ -20,7 +20,7 @@ from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionReference, agents_in
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.graphs import GraphLimits
+from caseworker.runs.http.limits import GraphLimits
 from caseworker.runs.run import DefinitionRef
 
 Path = tuple[str | int, ...]

@@ -6,13 +6,24 @@ from http import HTTPStatus
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Body, Path, Query, Response
+from fastapi.openapi.models import Example
 from pydantic import StringConstraints
 
 from caseworker.core.graph.validation import Problem, Severity
+from caseworker.features.definitions.agent_kind import AGENT_EXAMPLE
 from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.fields import (
+    MAX_VERSION,
+    DefinitionName,
+    InlineAgent,
+    InlineGraph,
+)
+from caseworker.features.definitions.graph_kind import GRAPH_EXAMPLE
 from caseworker.features.definitions.registration import (
+    Definition,
     DefinitionInUseError,
     DefinitionNotFoundError,
+    DefinitionVersion,
     Registered,
 )
 from caseworker.nodes.agent.definition import AgentDefinition
@@ -23,10 +34,7 @@ from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Respon
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.platform.paging import Page
-from caseworker.runs.graphs import Definition, DefinitionVersion
-from caseworker.runs.http.fields import MAX_VERSION, DefinitionName, InlineAgent, InlineGraph
 from caseworker.runs.http.graph_shape import GraphShape
-from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS
 from caseworker.runs.http.problems import QUOTA_EXCEEDED, words_of
 from caseworker.runs.run import DefinitionRef
 
@@ -60,6 +68,25 @@ class GraphToValidate(BodyModel):
     graph: InlineGraph
     """The graph. Its steps may refer to registered graphs by name."""
 
+
+NEW_AGENTS: dict[str, Example] = {
+    "agent": Example(summary="An agent with a tool and a variable", value={"agent": AGENT_EXAMPLE})
+}
+
+NEW_GRAPHS: dict[str, Example] = {
+    "graph": Example(
+        summary="Two sequential calculations",
+        value={
+            "name": "discount",
+            "description": "Calculates a discount and subtracts it.",
+            "graph": GRAPH_EXAMPLE,
+        },
+    ),
+}
+
+GRAPHS_TO_VALIDATE: dict[str, Example] = {
+    "graph": Example(summary="Two sequential calculations", value={"graph": GRAPH_EXAMPLE}),
+}
 
 NOT_FOUND = {
     kind: ProblemType(

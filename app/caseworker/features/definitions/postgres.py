@@ -42,9 +42,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.core.graph.validation import Problem
 from caseworker.features.definitions.registration import (
     ContainedDefinitionGoneError,
+    Definition,
     DefinitionInUseError,
     DefinitionNotFoundError,
     DefinitionsTooLargeError,
+    DefinitionVersion,
     NewDefinition,
     Registered,
 )
@@ -59,7 +61,6 @@ from caseworker.platform.postgres.group_commit import GroupCommit, RetryLater
 from caseworker.platform.postgres.json_text import dump, exact_dump
 from caseworker.platform.postgres.locks import LOCK_DEFINITIONS
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.graphs import Definition, DefinitionVersion
 from caseworker.runs.postgres.rows import decode_cursor, page_of
 from caseworker.runs.postgres.tables import INSTANT, metadata
 from caseworker.runs.quotas import UNLIMITED, Quota

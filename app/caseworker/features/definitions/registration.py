@@ -1,13 +1,69 @@
-"""Values and errors of the registry of graphs and agents."""
+"""Registered graphs and agents: their versions, and the errors of the registry.
+
+A definition is a graph or an agent under a name; graphs and agents have separate namespaces. Every
+change creates a new version. Versions never change, and version numbers are never reused. A
+definition can contain references to definitions: ``{"name", "version"?}``. Without a version, the
+newest one is used.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from caseworker.core.graph.validation import Problem
+from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.nesting import DefinitionKind
-from caseworker.runs.graphs import DefinitionVersion
 from caseworker.runs.run import DefinitionRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionVersion:
+    """Describes one version of a definition without its content.
+
+    ``sha256`` and ``size_bytes`` refer to the canonical JSON of the content.
+    """
+
+    kind: DefinitionKind
+    name: str
+    version: int
+    description: str | None
+    sha256: str
+    size_bytes: int
+    created_at: datetime
+
+    @property
+    def ref(self) -> DefinitionRef:
+        """Reference to exactly this version."""
+        return DefinitionRef(self.name, self.version, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One version of a registered graph or agent, as its author wrote it."""
+
+    head: DefinitionVersion
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunnableGraph:
+    """A validated graph whose references have all been resolved."""
+
+    graph: Mapping[str, Any]
+    """The graph with its references resolved, as it is stored with a run."""
+    prepared: PreparedGraph | None
+    """The graph prepared for execution; None if the executor has to prepare it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedDefinition:
+    """A version of a registered graph or agent, ready to run."""
+
+    head: DefinitionVersion
+    runnable: RunnableGraph
+    is_remembered: bool = False
+    """Whether the version was not read again, so that a newer one may exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

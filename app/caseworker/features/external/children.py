@@ -1,6 +1,7 @@
 """Child runs: they share the remaining budget of an external run, and end with it."""
 
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -8,15 +9,21 @@ from typing import Final
 from fastapi import Response
 
 from caseworker.core.budget.stops import HandOver
+from caseworker.features.external.kind import ExternalBody, ParentRun
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.session import GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.problems import ProblemError, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest
-from caseworker.runs.http.body import ExternalBody, ParentRun, RunFields
-from caseworker.runs.run import RunKey, RunKind
+from caseworker.runs.errors import ExecutesNothingError
+from caseworker.runs.http.body import RunFields
+from caseworker.runs.kinds import KINDS, parent_of
+from caseworker.runs.ports import Accepted
+from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService
+
+Accept = Callable[[RunFields, ApiRequest], Awaitable[Accepted]]
 
 MAX_DEPTH: Final = 8
 """Maximum number of ancestors of a run."""
@@ -39,7 +46,34 @@ class Children:
     runs: RunService
     owners: Owners
 
-    async def parented(self, request: ApiRequest, body: RunFields) -> ExternalBody | Response:
+    async def accepted(
+        self, body: RunFields, request: ApiRequest, accept: Accept
+    ) -> Accepted | Response:
+        """Accept a run with ``accept``, and have its parent, if it has one, record it.
+
+        If another process must do so, return its response to the request.
+
+        Raises:
+            ProblemError: the run may not be accepted with this key or this parent.
+        """
+        if request.caller.run_id is not None or getattr(body, "parent", None) is not None:
+            parented = await self._parented(request, body)
+            if isinstance(parented, Response):
+                return parented
+            body = parented
+        try:
+            accepted = await accept(body, request)
+        except ExecutesNothingError:
+            return await self.owners.create(request, await request.body())
+        if (parent := parent_of(accepted.run.request)) is None:
+            return accepted
+        # The parent records its child before the client gets the key of the child. A crash before
+        # this leaves a child without a key, so it can cost nothing; the repeated request adopts it.
+        child = accepted.run.key
+        response = await self._adopted(request, RunKey(child.tenant, parent), child.run_id)
+        return accepted if response is None else response
+
+    async def _parented(self, request: ApiRequest, body: RunFields) -> ExternalBody | Response:
         """Return the body of a child run, with its parent; this process owns the parent.
 
         If another process owns the parent, return its response to the request.
@@ -56,7 +90,7 @@ class Children:
         await request.require_still(KeyScope.RUN)
         key = RunKey(request.caller.tenant, parent)
         run = await self.runs.get(key)
-        if run.kind is not RunKind.EXTERNAL:
+        if not KINDS[run.kind].is_external:
             raise invalid("parent.run_id", "The parent must be a run of kind external.")
         if run.finished:
             raise ProblemError(PARENT_ENDED)
@@ -68,7 +102,7 @@ class Children:
             raise invalid("parent", f"A run has at most {MAX_DEPTH} ancestors.")
         return body.model_copy(update={"parent": ParentRun(run_id=parent)})
 
-    async def adopted(self, request: ApiRequest, parent: RunKey, run_id: str) -> Response | None:
+    async def _adopted(self, request: ApiRequest, parent: RunKey, run_id: str) -> Response | None:
         """Record durably that a run becomes a child.
 
         If the parent was released, have its next owner do so: it gets the request with the ID of

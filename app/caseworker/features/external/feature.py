@@ -8,6 +8,7 @@ from fastapi import Request
 
 from caseworker.features.external import http
 from caseworker.features.external.children import PARENT_ENDED, Children
+from caseworker.features.external.kind import Access
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import PostgresAttempts, key_hash
 from caseworker.features.external.sessions import Sessions
@@ -17,7 +18,6 @@ from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope,
 from caseworker.platform.http.forwarding import Address, Forwarder
 from caseworker.platform.http.request import RunKeys, base_url_of
 from caseworker.runs.http.fields import ExternalAccess
-from caseworker.runs.http.views import Access
 from caseworker.runs.run import Run
 from caseworker.runs.service import RunService
 
@@ -62,12 +62,7 @@ def open_external(parts: Parts) -> Opened:
     )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
     keys = RunKeys(KEY_PREFIX, caller_of)
-    access = ExternalAccess(
-        opened=opened,
-        parented=children.parented,
-        adopted=children.adopted,
-        elsewhere=owners.create,
-    )
+    access = ExternalAccess(accepted=children.accepted, opened=opened)
     return Opened(services=[attempts, access, keys, owners], close=forwarder.aclose)
 
 

@@ -13,6 +13,7 @@ from pydantic import (
     WrapValidator,
 )
 
+from caseworker.features.definitions.fields import DefinitionName
 from caseworker.features.definitions.http import NOT_FOUND
 from caseworker.features.definitions.registration import DefinitionNotFoundError
 from caseworker.features.quotas.postgres import PostgresQuotas
@@ -51,7 +52,7 @@ from caseworker.runs.http.body import (
     RunFields,
     idempotency_key,
 )
-from caseworker.runs.http.fields import DefinitionName, WebhookCheck
+from caseworker.runs.http.fields import WebhookCheck
 from caseworker.runs.http.kinds import QUEUED_BODIES, SECRET_FIELDS, RunView, body_of_kind, one_of
 from caseworker.runs.http.openapi import RUN_HEADERS
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED

@@ -16,7 +16,10 @@ from pydantic import Field, StringConstraints, model_validator
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.engine.prepared import PreparedGraph
+from caseworker.features.definitions.agent_kind import agent_of
 from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.fields import AgentOrName, GraphOrName
+from caseworker.features.definitions.graph_kind import GraphAdmission, GraphRunBody, reference_from
 from caseworker.features.definitions.registration import DefinitionNotFoundError
 from caseworker.features.quotas.usage import TenantQuota
 from caseworker.features.threads.service import PlannedReply, derived_id
@@ -36,26 +39,18 @@ from caseworker.platform.validation import refusal
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import (
     Admissions,
-    GraphAdmission,
-    agent_of,
     canonical_body,
     effective_limits,
     fits,
     limits_spending,
     metadata_violations,
-    reference_from,
     require_none,
     requires_prices,
 )
-from caseworker.runs.http.body import (
-    BudgetBody,
-    GraphRunBody,
-)
+from caseworker.runs.http.body import BudgetBody
 from caseworker.runs.http.fields import (
-    AgentOrName,
-    CaseInput,
-    GraphOrName,
     MessageId,
+    NonBlankText,
     RunId,
     Seed,
     ThreadId,
@@ -135,7 +130,7 @@ class AnswerBody(GoOnBody):
 class EditBody(AnswerBody):
     """A user message that replaces another one."""
 
-    content: CaseInput
+    content: NonBlankText
     """Text of the user's message."""
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from caseworker.core.graph.graph import shape_of
 from caseworker.core.trace.analysis import waiting_nodes
 from caseworker.core.trace.execution_graph import snapshot_of
 from caseworker.core.trace.node import WAITS
@@ -25,7 +26,6 @@ from caseworker.engine.step_path import StepPath
 from caseworker.models.message_log import OF_BRANCH
 from caseworker.nodes.agent.references import REPLY_OF, key_in_message, whole_message
 from caseworker.runs.errors import RunNotFoundError
-from caseworker.runs.graphs import shape_of
 from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import Branches, RunStore
 from caseworker.runs.run import CallRecord, Run, RunKey, RunRequest, RunStatus

@@ -24,12 +24,9 @@ from pydantic_core import core_schema
 from starlette.datastructures import Headers
 
 from caseworker.core.budget.budget import UNLIMITED, Budget, field_name, json_name
-from caseworker.nodes.agent.definition import MAX_MESSAGES, MAX_TOOLS, ToolUse
-from caseworker.nodes.model_spec import ModelSpec
 from caseworker.platform.http.bodies import (
     STORABLE,
     BodyModel,
-    DocumentedAs,
     Instant,
     Reason,
     ZoneName,
@@ -38,11 +35,10 @@ from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import accepted_types
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import refusal, with_suggestions, without_surplus
-from caseworker.runs.http.fields import AgentOrName, CaseInput, GraphOrName, RunId, Seed
+from caseworker.runs.http.fields import RunId, Seed
 from caseworker.runs.kinds import KINDS, choice_of, choice_of_kinds, needs_package
 from caseworker.runs.run import RunKind
 
-MAX_MODELS = 100
 MAX_KEY_CHARS = 255
 
 _KEY = r"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$"
@@ -230,119 +226,6 @@ class RunFields(BodyModel):
         return _foreign_fields(cls)
 
 
-class GraphRunBody(RunFields):
-    """A graph to run."""
-
-    contains_graph = True
-    kind: Literal["graph"]
-    """Kind of the run."""
-    graph: GraphOrName
-    """A graph included in the request, or a reference to a registered one. The run keeps the graph
-    as it was when it was accepted, including all nested graphs."""
-    inputs: dict[str, Any] | None = None
-    """Input values, by input handle, for steps without incoming flow edges."""
-    input: Any = None
-    """Input value, short for ``inputs.default``: any JSON value. Null counts as omitted."""
-    budget: BudgetBody | None = None
-    """Limits for the run; each one defaults to the service's ceiling."""
-    agent: OfAgents = None
-    model: OfAgents = None
-    messages: OfAgents = None
-
-
-class ChatMessage(BodyModel):
-    """A message of a conversation."""
-
-    role: Literal["user", "assistant"]
-    content: Annotated[CaseInput, STORABLE]
-
-
-Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
-
-
-class AgentRunBody(RunFields):
-    """An agent to run."""
-
-    contains_graph = True
-    kind: Literal["agent"]
-    """Kind of the run."""
-    agent: AgentOrName
-    """An agent included in the request, or a reference to a registered one. The run keeps the agent
-    as it was when it was accepted, including all agents among its tools."""
-    input: Any = None
-    """Request of the user: text, or any JSON value, which is passed to the agent as text. It
-    follows ``messages``."""
-    messages: Messages | None = None
-    """Messages of the previous conversation, oldest first."""
-    inputs: dict[str, Any] | None = None
-    """Values for the variables that the agent declares, by name."""
-    model: ModelSpec | None = None
-    """Model that replaces the agent's ``model`` completely."""
-    budget: BudgetBody | None = None
-    """Limits for the run; each one defaults to the service's ceiling."""
-    graph: OfGraphs = None
-
-
-AgentName = Annotated[str, Field(min_length=1, max_length=200), STORABLE]
-IdleSeconds = Annotated[float, Field(ge=10, le=86_400)]
-ModelNames = Annotated[list[Annotated[str, STORABLE]], Field(min_length=1, max_length=MAX_MODELS)]
-ModelAliases = Annotated[
-    dict[Annotated[str, STORABLE], Annotated[str, STORABLE]],
-    Field(min_length=1, max_length=MAX_MODELS),
-]
-
-
-OfferedTools = Annotated[
-    list[str | Annotated[dict[str, Any], DocumentedAs(ToolUse)]], Field(max_length=MAX_TOOLS)
-]
-
-
-class ParentRun(BodyModel):
-    """The run whose budget a child run shares, and with which it ends."""
-
-    run_id: RunId
-    """ID of the parent, which must be an external run that has not ended."""
-
-
-class ExternalBody(RunFields):
-    """An agent that runs outside of the service and calls models through its gateway.
-
-    The run starts at once or is rejected. The response holds the base URLs and the key that the
-    agent uses.
-    """
-
-    streams = False
-    kind: Literal["external"]
-    """Kind of the run."""
-    name: AgentName | None = None
-    """Name of the agent, for lists and traces."""
-    input: Any = None
-    """Any JSON value; it is stored with the run and not interpreted."""
-    models: ModelNames | ModelAliases | None = None
-    """Models that the agent may call: a list of configured names, or a map from the names that the
-    agent sends to configured names. The name ``*`` matches all names that are not listed.
-    Defaults to all configured models."""
-    tools: OfferedTools | None = None
-    """Tools that the agent may call at ``mcp_url``, in the form of an agent's ``tools``: names of
-    tools, or objects with one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
-    idle_seconds: IdleSeconds = 600
-    """Seconds without a call or heartbeat after which the run fails."""
-    replay: bool = True
-    """Whether a later attempt gets the recorded replies of earlier attempts instead of new ones."""
-    parent: ParentRun | None = None
-    """Parent of the run. Defaults to the run whose key sends the request. The run shares the rest
-    of its parent's budget, may call only its parent's models, and ends with it."""
-    start_at: OfQueued = None
-    priority: OfQueued = None
-    concurrency_key: OfQueued = None
-    concurrency_limit: OfQueued = None
-    graph: OfGraphs = None
-    agent: OfAgents = None
-    model: OfAgents = None
-    messages: OfAgents = None
-    inputs: OfOthers = None
-
-
 class FromRun(BodyModel):
     """The run to resume from, and how much of it to import."""
 
@@ -368,16 +251,6 @@ class GoingOnBody(RunFields):
     """Kind of the source run."""
     input: Any = None
     """Question, or input of the graph or agent, to use instead of the source run's."""
-    graph: GraphOrName | None = None
-    """Graph to use instead of the source run's, for example with a changed step."""
-    agent: AgentOrName | None = None
-    """Agent to use instead of the source run's, for example with another model."""
-    model: ModelSpec | None = None
-    """Model to use instead of the agent's."""
-    messages: Messages | None = None
-    """Conversation to use instead of the source run's, for example with an edited message."""
-    inputs: dict[str, Any] | None = None
-    """Values to use instead of the source run's, by input handle or by agent variable."""
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -390,19 +263,6 @@ class GoingOnBody(RunFields):
         body = read(document)
         body._document = document
         return body
-
-
-class ExternalFields(BodyModel):
-    """Fields of an external run that resumes from another one."""
-
-    name: AgentName | None = None
-    """Name of an agent outside of the service."""
-    models: ModelNames | ModelAliases | None = None
-    """Models that an agent outside of the service may call."""
-    idle_seconds: IdleSeconds | None = None
-    """Seconds without a call or heartbeat after which an external run fails."""
-    replay: bool | None = None
-    """Whether an external run gets recorded replies."""
 
 
 class CancelBody(BodyModel):

@@ -4,13 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Path, Response
+from fastapi import Path
 from pydantic import AfterValidator, Field, StringConstraints
 
 from caseworker.core.budget.budget import MAX_LIMIT
-from caseworker.nodes.agent.definition import AgentDefinition
-from caseworker.nodes.graph_spec import GraphSpec
-from caseworker.platform.http.bodies import BodyModel, DocumentedAs, named_like
+from caseworker.platform.http.bodies import named_like
 from caseworker.platform.validation import refusal
 
 
@@ -24,28 +22,21 @@ class WebhookCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalAccess:
-    """Opens attempts of external runs; the feature ``external`` provides the instance."""
+    """Accepts external runs and opens their attempts; the feature ``external`` provides it."""
 
+    accepted: Callable[..., Awaitable[Any]]
+    """Function that accepts a run, given its body, the request and the function that accepts runs
+    in general. It returns the response instead if another process must answer the request."""
     opened: Callable[..., Awaitable[Mapping[str, Any]]]
     """Function that opens an attempt of a run, given the run, the request and
     whether an unused attempt is renewed. It returns the fields ``attempt`` and ``access``."""
-    parented: Callable[..., Awaitable[Any]]
-    """Function that returns the body of a child run with its parent, given the request and the body
-    that it sends. It returns the response instead if another process owns the parent."""
-    adopted: Callable[..., Awaitable[Response | None]]
-    """Function that records durably that a run becomes a child of a run, given the request, the key
-    of the parent and the ID of the child. It returns the response instead if another process owns
-    the parent now, and has recorded it."""
-    elsewhere: Callable[..., Awaitable[Response]]
-    """Function that has another process answer a request, given the request and its body, if this
-    process executes no runs."""
 
 
 _RUN_ID = r"^(?:[.]{0,2}[A-Za-z0-9_:-]|[.]{3})[A-Za-z0-9._:-]*$"
 """Any of these characters, except ``.`` and ``..`` alone, which cannot be URL path segments."""
 
 
-def _case_input(value: str) -> str:
+def _non_blank(value: str) -> str:
     if not value or value.isspace():
         raise refusal("The input must not be blank.")
     return value
@@ -70,51 +61,10 @@ MessageId = Annotated[str, _id_of("message"), _ID_OF]
 
 RunIdPath = Annotated[RunId, Path(description="ID of the run.")]
 
-CaseInput = Annotated[
-    str, AfterValidator(_case_input), Field(json_schema_extra={"pattern": r"\S", "minLength": 1})
+NonBlankText = Annotated[
+    str, AfterValidator(_non_blank), Field(json_schema_extra={"pattern": r"\S", "minLength": 1})
 ]
 
 ToolName = Annotated[str, StringConstraints(max_length=128)]
 
 Seed = Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)]
-
-
-MAX_VERSION = 2**31 - 1
-
-_NAME = r"^(?:[.]{0,2}[A-Za-z0-9_-]|[.]{3})[A-Za-z0-9._-]*$"
-"""Any of these characters, except ``.`` and ``..`` alone, which cannot be URL path segments."""
-
-
-DefinitionName = Annotated[
-    str,
-    named_like(_NAME, 64, "A definition name has 1 to 64 of the characters A-Z a-z 0-9 . _ -"),
-    Field(
-        json_schema_extra={"pattern": _NAME, "minLength": 1, "maxLength": 64},
-        examples=["invoice-check"],
-    ),
-]
-"""Name of a registered graph or agent, chosen by the caller. It is part of a URL path."""
-
-Version = Annotated[int, Field(ge=1, le=MAX_VERSION)]
-
-
-class DefinitionByName(BodyModel):
-    """A reference to a registered graph or agent."""
-
-    name: DefinitionName
-    version: Version | None = None
-    """Version to use; defaults to the newest."""
-
-
-InlineGraph = Annotated[dict[str, Any], DocumentedAs(GraphSpec)]
-"""A graph included in the request."""
-
-GraphOrName = Annotated[dict[str, Any], DocumentedAs(GraphSpec, DefinitionByName)]
-"""A graph included in the request, or a reference to a registered one."""
-
-
-InlineAgent = Annotated[dict[str, Any], DocumentedAs(AgentDefinition)]
-"""An agent included in the request."""
-
-AgentOrName = Annotated[dict[str, Any], DocumentedAs(AgentDefinition, DefinitionByName)]
-"""An agent included in the request, or a reference to a registered one."""

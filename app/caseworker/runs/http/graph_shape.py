@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from caseworker.core.graph.graph import Channel, GraphStep
+from caseworker.core.graph.graph import Channel, GraphStep, shape_of
 from caseworker.core.graph.topology import Topology
 from caseworker.platform.http.bodies import View
-from caseworker.runs.graphs import shape_of
 
 
 class ShapeStep(View):

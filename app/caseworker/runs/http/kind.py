@@ -2,27 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
-from caseworker.models.table import ModelTable
 from caseworker.platform.http.bodies import BodyModel
-from caseworker.runs.graphs import RunnableGraphs
 from caseworker.runs.http.admission import Admission
 from caseworker.runs.http.body import RunFields
-from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.views import RunDetails
 from caseworker.runs.run import RunKind
-from caseworker.tools.dispatch import ToolDispatch
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionParts:
-    """Parts of a process from which an :class:`Admission` is built."""
+class Services(Protocol):
+    """The services of a process, from which an :class:`Admission` is built."""
 
-    limits: ApiLimits
-    models: ModelTable
-    tools: ToolDispatch
-    definitions: RunnableGraphs
+    def service(self, of: type[T], /) -> T:
+        """Return the service of type ``of``."""
+        ...
 
 
 MCP_BUDGET: Final[Mapping[str, Any]] = {
@@ -52,7 +48,7 @@ class KindApi:
     """Body of requests."""
     view: type[RunDetails]
     """View of runs, with the result."""
-    admission: Callable[[AdmissionParts], Admission]
+    admission: Callable[[Services], Admission]
     """Function that builds the admission, which validates bodies and converts them to runs."""
     resume: type[BodyModel] | None = None
     """Fields that only runs of this kind have and that replace those of the source run."""

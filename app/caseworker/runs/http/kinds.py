@@ -23,29 +23,10 @@ from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.http.bodies import BodyModel
 from caseworker.platform.validation import refusal
-from caseworker.runs.http.admission import (
-    Admissions,
-    AgentAdmission,
-    ExternalAdmission,
-    GraphAdmission,
-)
-from caseworker.runs.http.body import (
-    AgentRunBody,
-    ExternalBody,
-    ExternalFields,
-    GoingOnBody,
-    GraphRunBody,
-    RunFields,
-    checked_kind,
-)
-from caseworker.runs.http.kind import AdmissionParts, KindApi
-from caseworker.runs.http.views import (
-    AgentRun,
-    ExternalRun,
-    GraphRun,
-    RunDetails,
-    members_of,
-)
+from caseworker.runs.http.admission import Admissions
+from caseworker.runs.http.body import GoingOnBody, RunFields, checked_kind
+from caseworker.runs.http.kind import KindApi, Services
+from caseworker.runs.http.views import RunDetails, members_of
 from caseworker.runs.kind_rules import DEFAULT_KIND
 from caseworker.runs.kinds import KINDS, choice_of_kinds, needs_package, parent_of
 from caseworker.runs.run import Run, RunKind
@@ -53,37 +34,12 @@ from caseworker.runs.run import Run, RunKind
 _SHORT = 500
 """Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
 
-_BUILT_IN = (
-    KindApi(
-        kind=RunKind.GRAPH,
-        body=GraphRunBody,
-        view=GraphRun,
-        admission=lambda parts: GraphAdmission(parts.limits, parts.definitions, parts.models),
-    ),
-    KindApi(
-        kind=RunKind.AGENT,
-        body=AgentRunBody,
-        view=AgentRun,
-        admission=lambda parts: AgentAdmission(parts.limits, parts.definitions, parts.models),
-    ),
-    KindApi(
-        kind=RunKind.EXTERNAL,
-        body=ExternalBody,
-        view=ExternalRun,
-        resume=ExternalFields,
-        admission=lambda parts: ExternalAdmission(parts.limits, parts.definitions, parts.models),
-    ),
-)
-
-
-def _installed() -> Iterable[KindApi]:
-    for rules in KINDS.values():
-        if rules.api:
-            yield EntryPoint(rules.kind, rules.api, "").load()
-
-
 APIS: Final[Mapping[str, KindApi]] = MappingProxyType(
-    {api.kind: api for api in (*_installed(), *_BUILT_IN)}
+    {
+        kind: EntryPoint(kind, rules.api, "").load()
+        for kind, rules in KINDS.items()
+        if not rules.package
+    }
 )
 """The HTTP API of each kind whose package is installed."""
 
@@ -163,7 +119,9 @@ def body_of_kind(document: Any) -> RunFields:
 
 def _resume_body() -> type[GoingOnBody]:
     more: Any = {"__doc__": GoingOnBody.__doc__, "__module__": __name__}
-    fields = (api.resume for api in reversed([*APIS.values()]) if api.resume is not None)
+    # The document lists the fields of graphs first, and pydantic those of the last base.
+    apis = sorted(APIS.values(), key=lambda api: not api.body.contains_graph)
+    fields = (api.resume for api in reversed(apis) if api.resume is not None)
     more["__base__"] = *fields, GoingOnBody
     return cast("type[GoingOnBody]", create_model(GoingOnBody.__name__, **more))
 
@@ -198,9 +156,9 @@ EXAMPLES: Final[Mapping[str, Example]] = {
 }
 
 
-def admissions_of(parts: AdmissionParts) -> Admissions:
+def admissions_of(services: Services) -> Admissions:
     """Return the admissions of all kinds."""
-    return Admissions(api.admission(parts) for api in APIS.values())
+    return Admissions(api.admission(services) for api in APIS.values())
 
 
 async def view_of(run: Run, root: str, payloads: Payloads) -> RunDetails:

@@ -5,10 +5,21 @@ from dataclasses import dataclass
 from caseworker.core.budget.budget import Budget
 from caseworker.platform.http.request import HttpLimits
 from caseworker.platform.webhook_addresses import UrlRules
-from caseworker.runs.graphs import GraphLimits
 
 MAX_METADATA_BYTES = 16_384
 """Maximum size of the metadata of a run or thread as JSON, in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphLimits:
+    """Limits on the size of a graph, including everything that it contains."""
+
+    max_bytes: int
+    """Maximum size of the graph as JSON, in bytes."""
+    max_steps: int
+    max_edges: int
+    max_depth: int
+    """Maximum nesting depth; the outermost graph has depth 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi.openapi.models import Example
-
 RUN_HEADERS = {
     "Location": {"description": "URL of the run.", "schema": {"type": "string"}},
     "Preference-Applied": {
@@ -53,99 +51,3 @@ EVENT_STREAM: Mapping[str, Any] = {
     }
 }
 """OpenAPI description of a stream of server-sent events."""
-
-_GRAPH: dict[str, Any] = {
-    "steps": [
-        {
-            "id": "discount",
-            "type": "tool",
-            "data": {"tool": "calculator", "args": {"expression": "${default} * 12.5 / 100"}},
-        },
-        {
-            "id": "total",
-            "type": "tool",
-            "data": {"tool": "calculator", "args": {"expression": "1840 - ${default.value}"}},
-        },
-    ],
-    "edges": [
-        {
-            "source": "discount",
-            "target": "total",
-            "data": {"channel": "flow"},
-        }
-    ],
-}
-
-RUNS: dict[str, Example] = {
-    "graph": Example(
-        summary="An inline graph with two sequential calculations",
-        value={"kind": "graph", "graph": _GRAPH, "inputs": {"default": "1840"}},
-    ),
-    "registered graph": Example(
-        summary="A registered graph, referenced by name",
-        value={
-            "kind": "graph",
-            "graph": {"name": "discount", "version": 3},
-            "input": "1840",
-            "budget": {"max_steps": 100, "max_cost_usd": 0.5},
-        },
-    ),
-    "going on": Example(
-        summary="Resume an ended run from a node with a higher limit",
-        value={
-            "from": {"run_id": "case-2025-09-08.1", "until": "n000004"},
-            "budget": {"max_tool_calls": 8},
-        },
-    ),
-}
-
-_AGENT: dict[str, Any] = {
-    "name": "cashier",
-    "description": "Calculates the cost of an order.",
-    "prompt": {"system": "You are the cashier of ${shop}. Calculate with tools, never by heart."},
-    "inputs": {"shop": {"type": "string", "description": "The name of the shop."}},
-    "tools": ["calculator"],
-    "limits": {"max_turns": 6, "timeout_ms": 60_000, "budget": {"max_cost_usd": 0.05}},
-}
-
-RUNS["agent"] = Example(
-    summary="An inline agent",
-    value={
-        "kind": "agent",
-        "agent": _AGENT,
-        "input": "What do 3 at 4.20 and 2 at 11.50 cost together?",
-        "inputs": {"shop": "Corner Books"},
-    },
-)
-RUNS["registered agent"] = Example(
-    summary="A registered agent, referenced by name, with conversation history",
-    value={
-        "kind": "agent",
-        "agent": {"name": "cashier", "version": 2},
-        "messages": [
-            {"role": "user", "content": "What do 3 at 4.20 cost?"},
-            {"role": "assistant", "content": "12.60"},
-            {"role": "user", "content": "And 2 more?"},
-        ],
-        "inputs": {"shop": "Corner Books"},
-    },
-)
-
-NEW_AGENTS: dict[str, Example] = {
-    "agent": Example(summary="An agent with a tool and a variable", value={"agent": _AGENT})
-}
-
-NEW_GRAPHS: dict[str, Example] = {
-    "graph": Example(
-        summary="Two sequential calculations",
-        value={
-            "name": "discount",
-            "description": "Calculates a discount and subtracts it.",
-            "graph": _GRAPH,
-        },
-    ),
-}
-
-GRAPHS_TO_VALIDATE: dict[str, Example] = {
-    "graph": Example(summary="Two sequential calculations", value={"graph": _GRAPH}),
-}

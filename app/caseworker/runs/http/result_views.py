@@ -5,13 +5,8 @@ instantiated. Fields with a default may be missing.
 """
 
 from datetime import datetime
-from typing import Any, Literal
-
-from pydantic import Field
 
 from caseworker.core.budget.stops import StopKind
-from caseworker.core.graph.facts import StepStatus
-from caseworker.models.ports import Incomplete
 from caseworker.platform.http.bodies import View
 
 
@@ -82,75 +77,3 @@ class UsedModel(View):
     provider: str
     model: str
     calls: int
-
-
-class AgentError(View):
-    """The error or stop that ended an agent early."""
-
-    class_: str = Field(alias="class")
-    """Class of the error or stop, such as ``ModelUnavailable``."""
-    message: str
-
-
-class AgentResult(View):
-    """The result of an agent."""
-
-    success: bool
-    """Whether the agent finished on its own, without an error or a stop."""
-    output: Any
-    """Answer of the agent: text, or JSON that follows its output schema."""
-    output_valid: bool | None
-    """Whether the answer follows the output schema; null if there is no schema or no answer."""
-    raw_content: str
-    """Text of the answer exactly as the model wrote it."""
-    terminate_reason: (
-        Literal["goal", "error", "incomplete", "timeout", "max_turns", "aborted", "budget"] | None
-    )
-    error: AgentError | None = None
-    """Error or stop that ended the agent; null if it reached its ``goal``."""
-    incomplete: Incomplete | None = None
-    """Reason why ``raw_content`` is incomplete; null if it is complete."""
-    incomplete_reason: str | None = None
-    """Explanation by the provider or model, such as the text of a refusal; null if there is
-    none."""
-    turn_count: int
-    models: list[UsedModel] = Field(default_factory=list)
-    """Models that answered the agent's calls."""
-    messages: list[dict[str, Any]]
-    """Messages of the conversation, oldest first. The oldest ones are omitted if the conversation
-    exceeds the size limits, and in a thread those before the question."""
-    messages_left_out: int | None = None
-    """Number of older messages that were omitted; absent if none were."""
-
-
-class StepResult(View):
-    """The outcome of a step of a graph."""
-
-    status: StepStatus
-    error: str | None = None
-    """Message of the error that failed the step, or from which its error policy recovered."""
-    error_class: str | None = None
-    """Class of the error."""
-    attempts: int | None = None
-    """Number of attempts, including a fallback; absent if no attempt failed."""
-    recovered_by: Literal["skip", "fallback"] | None = None
-    """How the step's error policy recovered from the failure; absent if it did not."""
-
-
-class GraphResult(View):
-    """The result of a graph."""
-
-    outputs: dict[str, dict[str, Any]]
-    """Output values, by step ID and then by output handle."""
-    steps: dict[str, StepResult]
-
-
-class ExternalResult(View):
-    """The result of an agent that ran outside of the service."""
-
-    output: Any
-    """Output that the client sent when it finished the run."""
-    replayed_calls: int
-    """Number of calls that were answered with recorded replies."""
-    unused_calls: int
-    """Number of recorded replies of earlier attempts that the last attempt did not request."""

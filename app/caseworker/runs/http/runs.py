@@ -36,7 +36,6 @@ from caseworker.platform.http.request import (
     requires,
 )
 from caseworker.runs.errors import (
-    ExecutesNothingError,
     GraphRefusedError,
     RunNotFoundError,
     SourceNotEndedError,
@@ -56,7 +55,7 @@ from caseworker.runs.http.events import stream_accepted
 from caseworker.runs.http.fields import ExternalAccess, RunIdPath, WebhookCheck
 from caseworker.runs.http.kinds import EXAMPLES, RunBody, RunView, body_of_kind, view_of
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS, RUNS
+from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
 from caseworker.runs.http.problems import (
     IDEMPOTENCY_MISMATCH,
     QUEUE_FULL,
@@ -71,12 +70,11 @@ from caseworker.runs.http.query import CancelQuery, CancelRunsBody, RunQuery, me
 from caseworker.runs.http.views import (
     CancelledRunsView,
     CancelReceipt,
-    ExternalRun,
     Links,
     RunDetails,
     RunPage,
 )
-from caseworker.runs.kinds import parent_of
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
 from caseworker.runs.service import RunService
@@ -131,7 +129,7 @@ _NO_REASON = CancelBody()
 
 @for_run_keys
 async def post_run(
-    body: Annotated[RunBody, Body(openapi_examples={**EXAMPLES, **RUNS})], request: ApiRequest
+    body: Annotated[RunBody, Body(openapi_examples=dict(EXAMPLES))], request: ApiRequest
 ) -> Response:
     """Create a run; it is durable when the response is sent.
 
@@ -142,28 +140,15 @@ async def post_run(
     `run.accepted`, which names the run. Closing the connection does not cancel the run.
     """
     wait = wait_seconds(request.headers, longest=request.service(ApiLimits).max_wait_seconds)
-    access = request.service(ExternalAccess)
-    if request.caller.run_id is not None or getattr(body, "parent", None) is not None:
-        parented = await access.parented(request, body)
-        if isinstance(parented, Response):
-            return parented
-        body = parented
-    if wants_stream(request.headers) and body.streams:
+    if body.streams and request.caller.run_id is None and wants_stream(request.headers):
         return await stream_accepted(partial(_accepted, body, request), request, opens=True)
-    try:
-        accepted = await _accepted(body, request)
-    except ExecutesNothingError:
-        return await access.elsewhere(request, await request.body())
-    if (parent_id := parent_of(accepted.run.request)) is not None:
-        # The parent records its child before the client gets the key of the child. A crash before
-        # this leaves a child without a key, so it can cost nothing; the repeated request adopts it.
-        child = accepted.run.key
-        parent = RunKey(child.tenant, parent_id)
-        if (response := await access.adopted(request, parent, child.run_id)) is not None:
-            return response
+    access = request.service(ExternalAccess)
+    accepted = await access.accepted(body, request, _accepted)
+    if isinstance(accepted, Response):
+        return accepted
     run = await awaited(request, accepted.run, wait)
     view = await view_with_usage(run, request)
-    if isinstance(view, ExternalRun) and not run.finished:
+    if KINDS[run.kind].is_external and not run.finished:
         renews = not accepted.created and "idempotency-key" in request.headers
         fields = await access.opened(run, request, renew=renews)
         view = view.model_copy(update=fields)
@@ -298,7 +283,7 @@ async def _accepted_from(
     body: GoingOnBody, request: ApiRequest, hashed: str, key: str | None
 ) -> Accepted:
     """Accept a run that resumes from another; a repeated request works even if that was erased."""
-    if body.graph is None:
+    if body.document.get("graph") is None:
         request.require_small()
     earlier = await _accepted_before(body, request, hashed, key)
     if earlier is not None:
@@ -416,7 +401,7 @@ def resumed_run(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Bud
         budget=budget.merged_with(ceiling),
         requires_prices=requires_prices,
         limits_spending=source.limits_spending or limits_spending(requested_budget),
-        definition_ref=(request if body.graph or body.agent else source).definition_ref,
+        definition_ref=(request if body.document.get(source.kind) else source).definition_ref,
         source=RunSource(source_ref.run_id, source_ref.until),
         chat=source.chat,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, WithJsonSchema
 
@@ -11,9 +11,6 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import DocumentedAs, View
 from caseworker.platform.paging import Page
 from caseworker.runs.http.result_views import (
-    AgentResult,
-    ExternalResult,
-    GraphResult,
     RunStop,
     Usage,
 )
@@ -184,51 +181,6 @@ class RunDetails(RunSummary):
 
     inputs: dict[str, Any] | None
     """Further inputs of a graph or agent, by handle, shown under the same rules as ``input``."""
-
-
-class GraphRun(RunDetails):
-    """A run of a graph, with its result."""
-
-    kind: Literal[RunKind.GRAPH]
-    result: Annotated[dict[str, Any], DocumentedAs(GraphResult)] | None
-    """Result of the graph; partial if the run ended early, null before there is one."""
-
-
-class AgentRun(RunDetails):
-    """A run of an agent, with its result."""
-
-    kind: Literal[RunKind.AGENT]
-    result: Annotated[dict[str, Any], DocumentedAs(AgentResult)] | None
-    """Result of the agent; partial if the run ended early, null before there is one."""
-
-
-class Access(View):
-    """The gateway of an external run, and the key that identifies the run there."""
-
-    key: str
-    """Key for the gateway; it is shown only once."""
-    openai_base_url: str
-    """Base URL for clients of the OpenAI API."""
-    anthropic_base_url: str
-    """Base URL for clients of the Anthropic API."""
-    mcp_url: str
-    """URL of the MCP server that offers the run's tools."""
-    expires_at: datetime | None
-    """Deadline of the run; null if it has none. The key works until the run ends."""
-
-
-class ExternalRun(RunDetails):
-    """A run of an agent outside of the service, with its result."""
-
-    kind: Literal[RunKind.EXTERNAL]
-    result: Annotated[dict[str, Any], DocumentedAs(ExternalResult)] | None
-    """Output that the client sent at the end; null before that, and after an early end."""
-    parent_run_id: str | None = None
-    """ID of the run whose budget this one shares; null if it shares none."""
-    attempt: int | None = None
-    """Number of the attempt that this request opened; null for other requests."""
-    access: Access | None = None
-    """Access of this attempt; null for other requests and after the end of the run."""
 
 
 _UNCHANGED = tuple(name for name in RunSummary.model_fields if name in Run.__dataclass_fields__)

@@ -5,15 +5,23 @@ from typing import Any
 
 import pytest
 
-from caseworker.features.definitions.http import GraphToValidate, NewAgentBody, NewGraphBody
+from caseworker.features.definitions.agent_kind import AgentRunBody
+from caseworker.features.definitions.fields import DefinitionByName
+from caseworker.features.definitions.graph_kind import GraphRunBody
+from caseworker.features.definitions.http import (
+    GRAPHS_TO_VALIDATE,
+    NEW_AGENTS,
+    NEW_GRAPHS,
+    GraphToValidate,
+    NewAgentBody,
+    NewGraphBody,
+)
 from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.plugins import Toolbox
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.nesting import DefinitionKind, is_reference
-from caseworker.runs.http.body import AgentRunBody, GoingOnBody, GraphRunBody
-from caseworker.runs.http.fields import DefinitionByName
+from caseworker.runs.http.body import GoingOnBody
 from caseworker.runs.http.kinds import EXAMPLES
-from caseworker.runs.http.openapi import GRAPHS_TO_VALIDATE, NEW_AGENTS, NEW_GRAPHS, RUNS
 from caseworker.runs.kinds import KINDS
 from caseworker.settings.schema import Settings
 from caseworker_cases.api import CaseAdmission
@@ -30,13 +38,10 @@ def catalog() -> NodeCatalog:
     return build_catalog(settings, build_models(settings), tools, toolbox)
 
 
-EXAMPLES_OF_RUNS = {**EXAMPLES, **RUNS}
-
-
-@pytest.mark.parametrize("name", EXAMPLES_OF_RUNS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: NodeCatalog) -> None:
     """Each example run is accepted without errors or warnings."""
-    value: Any = EXAMPLES_OF_RUNS[name]["value"]
+    value: Any = EXAMPLES[name]["value"]
     if "from" in value:
         assert GoingOnBody.model_validate(value).from_.run_id in str(EXAMPLES)
         return

@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from caseworker.features.definitions.definitions import Definitions
+from caseworker.features.definitions.graph_kind import GraphAdmission, GraphRunBody
 from caseworker.models.table import ModelTable
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.router import router_type
 from caseworker.platform.fair_threads import PacedThread
-from caseworker.runs.http.admission import GraphAdmission
-from caseworker.runs.http.body import GraphRunBody
 from caseworker.runs.run import DefinitionRef
 from tests.support.api import Api
 from tests.support.limits import api_limits, graph_limits
