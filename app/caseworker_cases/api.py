@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
+from caseworker.core.budget.budget import Budget
 from caseworker.models.gateway import ModelGateway
 from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.model_spec import no_model
@@ -14,7 +15,7 @@ from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.run import RunKind, RunRequest
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker_cases.kind import EXPECTED_TOOLS, GOLD_ANSWER, MODE
-from caseworker_cases.schemas import CaseBody, CaseFields, CaseRun
+from caseworker_cases.schemas import CaseBody, CaseFields, CaseRun, Mode
 
 
 class CaseAdmission(Admission):
@@ -22,9 +23,19 @@ class CaseAdmission(Admission):
 
     kind = RunKind.CASE
 
-    def __init__(self, limits: ApiLimits, tools: ToolDispatch, models: ModelTable) -> None:
-        super().__init__(limits, models, limits.default_budget)
+    def __init__(
+        self,
+        limits: ApiLimits,
+        tools: ToolDispatch,
+        models: ModelTable,
+        *,
+        budget: Budget,
+        mode: Mode,
+    ) -> None:
+        """``budget`` and ``mode`` apply if the caller sends none."""
+        super().__init__(limits, models, budget)
         self._tools = tools
+        self._mode = mode
 
     def fields_of(self, request: RunRequest, document: Mapping[str, Any]) -> Fields:
         """Return the question, expected tools, gold answer and mode."""
@@ -34,7 +45,7 @@ class CaseAdmission(Admission):
         options = {
             EXPECTED_TOOLS: list(body.expected_tools or ()),
             GOLD_ANSWER: body.gold_answer,
-            MODE: body.mode or self._limits.default_mode,
+            MODE: body.mode or self._mode,
         }
         of_request = {
             "input": body.input,
@@ -107,6 +118,8 @@ CASE_API: Final = KindApi(
         services.service(ApiLimits),
         services.service(ToolDispatch),
         services.service(ModelGateway).table,
+        budget=services.settings.budget.limits,
+        mode=services.settings.flags.mode,
     ),
     resume=CaseFields,
     secret_fields=frozenset({GOLD_ANSWER}),

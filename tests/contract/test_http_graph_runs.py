@@ -121,7 +121,6 @@ async def test_one_input_is_not_given_twice(client: httpx.AsyncClient) -> None:
 async def test_all_that_runs_have_in_common_reaches_the_run(api: Api) -> None:
     """Default limits apply only to cases, while ceilings apply to every run."""
     limits = api_limits(
-        default_budget=Budget(max_tool_calls=6, max_time_seconds=60.0),
         budget_ceiling=Budget(max_steps=100),
         default_timezone="Europe/Paris",
         default_seed=5,

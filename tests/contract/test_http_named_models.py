@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from caseworker.settings.cases import RetrySettings
 from caseworker.settings.models import ModelsSettings
+from caseworker.settings.tools import RetrySettings
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.graph_requests import fields

@@ -13,7 +13,6 @@ from caseworker import ToolContext, tool
 from caseworker.features.access import authentication
 from caseworker.platform.http import request as shares
 from caseworker.platform.http.application import MAX_QUERY_PARAMETERS
-from caseworker.settings.cases import ToolSettings
 from caseworker.settings.models import ModelsSettings, SmallModelSettings
 from caseworker.settings.schema import (
     DatabaseSettings,
@@ -21,6 +20,7 @@ from caseworker.settings.schema import (
     ServerSettings,
     WorkerSettings,
 )
+from caseworker.settings.tools import ToolSettings
 from tests.support.asgi_calls import streamed
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step

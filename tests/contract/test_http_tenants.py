@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from caseworker.settings.cases import ToolSettings
+from caseworker.settings.tools import ToolSettings
 from tests.support.stores import eventually
 from tests.support.tenants import Tenants, open_tenants, stable_answer
 

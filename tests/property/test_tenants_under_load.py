@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from caseworker import ToolContext, tool
 from caseworker.settings.admission import AdmissionSettings
-from caseworker.settings.cases import ToolSettings
 from caseworker.settings.schema import (
     CancellationSettings,
     DatabaseSettings,
@@ -30,6 +29,7 @@ from caseworker.settings.schema import (
     ServerSettings,
     WorkerSettings,
 )
+from caseworker.settings.tools import ToolSettings
 from tests.support.api import openapi_document
 from tests.support.database import TestServer
 from tests.support.served import Served, Talk, served

@@ -40,9 +40,9 @@ from caseworker.nodes.registered import function_type
 from caseworker.nodes.router import router_type
 from caseworker.nodes.subgraph import map_type, subgraph_type
 from caseworker.nodes.toolset import tool_type, toolset_type
-from caseworker.settings.cases import RetrySettings
 from caseworker.settings.models import STUB, Chain, ModelSettings
 from caseworker.settings.schema import Settings
+from caseworker.settings.tools import RetrySettings
 from caseworker.tools.dispatch import ToolDispatch
 from caseworker.tools.ports import Tool
 from caseworker.tools.registry import ToolPolicy, ToolRegistry

@@ -26,8 +26,8 @@ from caseworker.nodes.function import FunctionNode, RecordedNode
 from caseworker.nodes.node_type import NodeType
 from caseworker.nodes.parts import NodeParts
 from caseworker.platform.suggestions import suggestion
-from caseworker.settings.cases import HttpToolSettings, McpSettings, ToolSettings
 from caseworker.settings.loader import read_yaml
+from caseworker.settings.tools import HttpToolSettings, McpSettings, ToolSettings
 from caseworker.tools.ports import Tool, ToolSpec
 from caseworker.tools.resources import ToolResources
 from caseworker.tools.servers import NO_SERVERS, Credentials, ToolServers

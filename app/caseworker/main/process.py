@@ -577,10 +577,8 @@ def api_limits(settings: Settings) -> ApiLimits:
         max_wait_seconds=int(settings.server.request_timeout_seconds),
         anonymous=settings.auth.anonymous,
         logs_requests=settings.logging.access,
-        default_mode=settings.flags.mode,
         default_timezone=settings.flags.zone_name,
         default_seed=settings.flags.seed,
-        default_budget=settings.budget.limits,
         budget_ceiling=settings.admission.limits,
         ceiling_requires_prices=settings.admission.requires_prices,
     )

@@ -13,6 +13,7 @@ from caseworker.models.ports import MAX_REPLY_BYTES
 from caseworker.settings import cases
 from caseworker.settings.admission import AdmissionSettings, QuotaSettings
 from caseworker.settings.models import ModelsSettings
+from caseworker.settings.tools import RetrySettings, ToolSettings
 from caseworker.settings.values import Count, Names, Positive, Seconds, Section, Text, key
 
 
@@ -478,10 +479,10 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     act: cases.ActSettings = cases.ActSettings()
     verifier_thresholds: cases.VerifierSettings = cases.VerifierSettings()
     flags: cases.FlagSettings = cases.FlagSettings()
-    retry: cases.RetrySettings = cases.RetrySettings()
+    retry: RetrySettings = RetrySettings()
     cancellation: CancellationSettings = CancellationSettings()
     trace: TraceSettings = TraceSettings()
-    tools: cases.ToolSettings = cases.ToolSettings()
+    tools: ToolSettings = ToolSettings()
     worker: WorkerSettings = WorkerSettings()
     admission: AdmissionSettings = AdmissionSettings()
     quotas: QuotaSettings = QuotaSettings()

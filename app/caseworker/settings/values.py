@@ -16,6 +16,7 @@ Location = tuple[str | int, ...]
 Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
 Positive = Annotated[int, Field(ge=1, le=2**53, strict=True)]
 Seconds = Annotated[float, Field(gt=0, le=10**9, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Text = Annotated[str, Field(min_length=1)]
 Names = tuple[Text, ...]
 

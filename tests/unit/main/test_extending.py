@@ -14,7 +14,7 @@ from caseworker.main.plugins import Providers, Toolbox, installed_functions, ins
 from caseworker.models.ports import Message, ModelEndpoint, ModelError, ModelRequest
 from caseworker.nodes.catalog import NodeCatalog
 from caseworker.nodes.parts import NodeParts
-from caseworker.settings.cases import ToolSettings
+from caseworker.settings.tools import ToolSettings
 from caseworker.tools.ports import ToolContext
 from caseworker_cases.agent.plan import Plan, parse_plan
 from tests.unit.nodes.world import NodeRun

@@ -21,8 +21,8 @@ from caseworker.main.plugins import (
 from caseworker.models.ports import ModelEndpoint, ModelReply, ModelRequest
 from caseworker.nodes.function import FunctionNode
 from caseworker.nodes.router import router_type
-from caseworker.settings.cases import PriceSettings, ToolSettings
 from caseworker.settings.schema import Settings
+from caseworker.settings.tools import PriceSettings, ToolSettings
 from caseworker.tools.ports import ToolContext, ToolResult, ToolSpec
 from caseworker.tools.resources import ToolResources
 from caseworker_cases.stocks.price_tool import price_source

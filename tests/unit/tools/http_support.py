@@ -6,7 +6,7 @@ from email import message_from_bytes
 from typing import Any
 
 from caseworker.main.plugins import Toolbox
-from caseworker.settings.cases import ToolSettings
+from caseworker.settings.tools import ToolSettings
 from caseworker.tools.ports import Tool, ToolContext
 
 CONTEXT = ToolContext(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caseworker.main.plugins import Toolbox
-from caseworker.settings.cases import ToolSettings
+from caseworker.settings.tools import ToolSettings
 from caseworker.testing import run_tool
 from caseworker.tools.openapi import operation_of
 from caseworker.tools.ports import Tool

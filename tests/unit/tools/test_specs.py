@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caseworker.main.plugins import Toolbox
-from caseworker.settings.cases import ToolSettings
+from caseworker.settings.tools import ToolSettings
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.ports import Tool, ToolContext
 from caseworker_cases.tools.analysis.metrics import NAMES

@@ -14,7 +14,12 @@ T = TypeVar("T")
 
 
 class Services(Protocol):
-    """The services of a process, from which an :class:`Admission` is built."""
+    """The services and settings of a process, from which an :class:`Admission` is built."""
+
+    @property
+    def settings(self) -> Any:
+        """The sections of the service's settings."""
+        ...
 
     def service(self, of: type[T], /) -> T:
         """Return the service of type ``of``."""

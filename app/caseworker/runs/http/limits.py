@@ -42,11 +42,8 @@ class ApiLimits(HttpLimits):
     """Maximum number of days by which ``start_at`` may lie in the future."""
     webhook_urls: UrlRules
     """Rules that webhook URLs must follow."""
-    default_mode: str
     default_timezone: str
     default_seed: int | None = None
-    default_budget: Budget
-    """Default limits for runs of kind case; a request may override each one."""
     budget_ceiling: Budget
     """Limits that no run can exceed, regardless of its request."""
     ceiling_requires_prices: bool

@@ -16,7 +16,7 @@ from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from caseworker_cases.api import CaseAdmission
 from caseworker_cases.schemas import CaseBody
 from caseworker_cases.tools.calculator import Calculator
-from tests.support.limits import api_limits, tier_model, tool_dispatch
+from tests.support.limits import SETTINGS, api_limits, tier_model, tool_dispatch
 
 MODELS = ModelTable(dict.fromkeys(Tier, tier_model(provider=None, model="m")))
 DEFAULTS = Budget(max_tool_calls=6, max_time_seconds=60.0)
@@ -26,9 +26,11 @@ def new_run(
     body: dict[str, Any] | None = None,
     limits: ApiLimits | None = None,
     policy: ToolPolicy | None = None,
+    usual: Budget = SETTINGS.budget.limits,
 ) -> NewRun:
     tools = tool_dispatch(ToolRegistry([Calculator()]), policy or ToolPolicy())
-    admission = CaseAdmission(limits or api_limits(), tools, MODELS)
+    mode = SETTINGS.flags.mode
+    admission = CaseAdmission(limits or api_limits(), tools, MODELS, budget=usual, mode=mode)
     read = CaseBody.model_validate({"input": "2+2?"} | (body or {}))
     return asyncio.run(admission.new_run(read, "t", ""))
 
@@ -62,9 +64,9 @@ def hashed(**body: Any) -> str:
 )
 def test_what_a_caller_gives_replaces_the_defaults_one_by_one(given: Any, budget: Budget) -> None:
     """A null limit is unlimited, 0 allows nothing, and a missing limit takes its default."""
-    limits = api_limits(default_budget=DEFAULTS, budget_ceiling=Budget())
+    limits = api_limits(budget_ceiling=Budget())
 
-    assert new_run({"budget": given}, limits).request.budget == budget
+    assert new_run({"budget": given}, limits, usual=DEFAULTS).request.budget == budget
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,10 @@ def test_every_run_that_is_shown_would_be_accepted(name: str, catalog: NodeCatal
     if value.get("kind") != "graph":
         tools = build_tools(Settings(), Toolbox(Settings().tools).tools)
         models = build_models(Settings()).table
-        admission = CaseAdmission(api_limits(), tools, models)
+        usual = Settings()
+        admission = CaseAdmission(
+            api_limits(), tools, models, budget=usual.budget.limits, mode=usual.flags.mode
+        )
         asyncio.run(admission.new_run(CaseBody.model_validate(value), "t", ""))
         return
     graph = GraphRunBody.model_validate(value).graph
