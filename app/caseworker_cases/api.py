@@ -9,8 +9,14 @@ from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.model_spec import no_model
 from caseworker.platform.http.problems import Violation
 from caseworker.platform.suggestions import suggestion
-from caseworker.runs.http.admission import Admission, Fields, require_none
-from caseworker.runs.http.kind import MCP_BUDGET, KindApi, McpTool
+from caseworker.runs.http.admission import (
+    MCP_BUDGET,
+    Admission,
+    Fields,
+    KindApi,
+    McpTool,
+    require_none,
+)
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.run import RunKind, RunRequest
 from caseworker.tools.dispatch import ToolDispatch

@@ -14,8 +14,7 @@ from caseworker.runs.http.body import (
     checked_kind,
 )
 from caseworker.runs.http.fields import NonBlankText, ToolName
-from caseworker.runs.http.result_views import UsedModel
-from caseworker.runs.http.views import RunDetails
+from caseworker.runs.http.views import RunDetails, UsedModel
 from caseworker.runs.run import RunKind
 
 MAX_EXPECTED_TOOLS = 50

@@ -27,14 +27,14 @@ from caseworker.gateway.feature import GATEWAY
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
 from caseworker.runs.http import events, problems
 from caseworker.runs.http.events import EventStreams
-from caseworker.runs.http.kinds import admissions_of
+from caseworker.runs.http.kinds import Admissions
 from caseworker.runs.http.limits import ApiLimits
 
 
 def _open_runs(parts: Parts) -> Opened:
     """Build the services that convert requests to runs."""
     streams = EventStreams(parts.service(ApiLimits).max_event_streams)
-    return Opened(services=[streams, admissions_of(parts)])
+    return Opened(services=[streams, Admissions(parts)])
 
 
 RUNS: Final = Feature(

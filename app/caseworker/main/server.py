@@ -41,8 +41,8 @@ from caseworker.platform.http.application import build_api
 from caseworker.platform.http.protocol import bounded_by
 from caseworker.platform.http.request import LabelledRoute
 from caseworker.runs.http import runs
+from caseworker.runs.http.events import SERVER_SENT_EVENT_SCHEMA
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.http.openapi import SERVER_SENT_EVENT_SCHEMA
 from caseworker.runs.service import FORWARD_SECONDS
 from caseworker.settings.schema import Settings
 from caseworker.ui.pages import viewer_routes

@@ -12,8 +12,8 @@ from caseworker.nodes.agent.tools import INPUT, parameters_of
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import is_storable
 from caseworker.platform.http.request import ApiRequest
+from caseworker.runs.http.admission import MCP_BUDGET, KindApi, McpTool
 from caseworker.runs.http.body import RunFields
-from caseworker.runs.http.kind import MCP_BUDGET, KindApi, McpTool
 from caseworker.runs.http.kinds import APIS
 from caseworker.runs.run import DefinitionRef
 

@@ -38,7 +38,7 @@ from caseworker.platform.http.problems import (
     violations_text,
 )
 from caseworker.platform.http.request import ApiRequest
-from caseworker.runs.http.admission import Admissions
+from caseworker.runs.http.kinds import Admissions
 from caseworker.runs.http.runs import view_with_usage
 from caseworker.runs.run import Run, RunKey
 from caseworker.runs.service import RunService

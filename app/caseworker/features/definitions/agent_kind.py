@@ -22,13 +22,11 @@ from caseworker.nodes.chat import CHAT_START
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.platform.http.bodies import STORABLE, BodyModel, DocumentedAs, View
 from caseworker.platform.http.problems import Violation
-from caseworker.runs.http.admission import Fields, require_none
+from caseworker.runs.http.admission import Fields, KindApi, require_none
 from caseworker.runs.http.body import BudgetBody, OfGraphs, RunFields
 from caseworker.runs.http.fields import NonBlankText
-from caseworker.runs.http.kind import KindApi
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.http.result_views import UsedModel
-from caseworker.runs.http.views import RunDetails
+from caseworker.runs.http.views import RunDetails, UsedModel
 from caseworker.runs.kinds import AGENT_STEP
 from caseworker.runs.run import RunKind, RunRequest
 

@@ -28,9 +28,8 @@ from caseworker.platform.http.problems import (
     invalid,
     violations_of,
 )
-from caseworker.runs.http.admission import Admission, Fields, canonical_body, fits
+from caseworker.runs.http.admission import Admission, Fields, KindApi, canonical_body, fits
 from caseworker.runs.http.body import BudgetBody, OfAgents, RunFields
-from caseworker.runs.http.kind import KindApi
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.views import RunDetails
 from caseworker.runs.run import DefinitionRef, NewRun, RememberedVersion, RunKind, RunRequest

@@ -16,10 +16,9 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import STORABLE, BodyModel, DocumentedAs, View
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.http.admission import Admission, Fields
+from caseworker.runs.http.admission import Admission, Fields, KindApi
 from caseworker.runs.http.body import OfAgents, OfGraphs, OfOthers, OfQueued, RunFields
 from caseworker.runs.http.fields import RunId
-from caseworker.runs.http.kind import KindApi
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.http.views import RunDetails

@@ -46,15 +46,21 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.platform.validation import refusal
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.http.admission import Admissions
 from caseworker.runs.http.body import (
     POST_HEADERS,
+    RUN_HEADERS,
     RunFields,
     idempotency_key,
 )
 from caseworker.runs.http.fields import WebhookCheck
-from caseworker.runs.http.kinds import QUEUED_BODIES, SECRET_FIELDS, RunView, body_of_kind, one_of
-from caseworker.runs.http.openapi import RUN_HEADERS
+from caseworker.runs.http.kinds import (
+    QUEUED_BODIES,
+    SECRET_FIELDS,
+    Admissions,
+    RunView,
+    body_of_kind,
+    one_of,
+)
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
 from caseworker.runs.http.runs import answer_of, view_with_usage
 from caseworker.runs.kinds import KINDS

@@ -38,7 +38,6 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.validation import refusal
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import (
-    Admissions,
     canonical_body,
     effective_limits,
     fits,
@@ -55,6 +54,7 @@ from caseworker.runs.http.fields import (
     Seed,
     ThreadId,
 )
+from caseworker.runs.http.kinds import Admissions
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.kinds import KINDS

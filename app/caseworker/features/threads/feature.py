@@ -11,7 +11,7 @@ from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.threads.postgres.old_answers import AnswerMoves
 from caseworker.features.threads.postgres.threads import PostgresThreads, drop_threads
 from caseworker.features.threads.service import Chats
-from caseworker.runs.http.admission import Admissions
+from caseworker.runs.http.kinds import Admissions
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.service import RunService
 

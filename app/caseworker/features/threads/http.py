@@ -39,12 +39,17 @@ from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Respon
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType, Violation
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.runs.errors import IdempotencyMismatchError
-from caseworker.runs.http.body import POST_HEADERS, idempotency_key, wait_seconds, wants_stream
-from caseworker.runs.http.events import EVENT_HEADERS, stream_accepted
+from caseworker.runs.http.body import (
+    POST_HEADERS,
+    RUN_HEADERS,
+    idempotency_key,
+    wait_seconds,
+    wants_stream,
+)
+from caseworker.runs.http.events import EVENT_HEADERS, EVENT_STREAM, stream_accepted
 from caseworker.runs.http.fields import MessageId, ThreadId
 from caseworker.runs.http.kinds import RunView
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
 from caseworker.runs.http.problems import (
     IDEMPOTENCY_MISMATCH,
     QUEUE_FULL,

@@ -1,4 +1,6 @@
-"""Validate bodies of run requests, apply defaults and ceilings, and compute the request hash.
+"""What a kind of runs provides for the HTTP API: its bodies, its view and its admission.
+
+An admission validates the bodies of requests, and applies defaults and ceilings.
 
 The hash detects whether a request repeated under the same run ID or idempotency key is identical.
 It covers the meaning of the body: order, whitespace and explicit nulls make no difference. It
@@ -9,21 +11,20 @@ configured defaults, so a request repeated after a configuration change still ma
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from caseworker.core.budget.budget import UNLIMITED, Budget
 from caseworker.core.trace.frozen_json import ValueTooLargeError, freeze
 from caseworker.models.table import ModelTable
+from caseworker.platform.http.bodies import BodyModel
 from caseworker.platform.http.problems import (
     INVALID_REQUEST,
     ProblemError,
     Violation,
-    invalid,
 )
-from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.webhook_addresses import AddressRefusedError
 from caseworker.runs.http.body import (
     RequestedBudget,
@@ -31,7 +32,7 @@ from caseworker.runs.http.body import (
     WebhookBody,
 )
 from caseworker.runs.http.limits import MAX_METADATA_BYTES, ApiLimits
-from caseworker.runs.kinds import KINDS, needs_package
+from caseworker.runs.http.views import RunDetails
 from caseworker.runs.run import (
     NewRun,
     Queueing,
@@ -42,7 +43,6 @@ from caseworker.runs.run import (
 )
 from caseworker.runs.service import new_run_id
 
-_CHAT = "chat"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -74,25 +74,11 @@ class Admission(ABC):
             ProblemError: the body is invalid for this service; the error names every field.
             GraphRefusedError: the graph or agent is invalid; the error lists all problems.
         """
-        limits, budget_body, ceiling = self._limits, body.budget, self._limits.budget_ceiling
-        require_none([*common_violations(body, limits), *self._violations(body)])
+        require_none([*common_violations(body, self._limits), *self._violations(body)])
         of_request, of_run = await self._own_fields(body, tenant)
-        request = RunRequest(
-            kind=self.kind,
-            budget=self._usual
-            if budget_body is None
-            else budget_body.over(self._usual).merged_with(ceiling),
-            requires_prices=requires_prices(budget_body, self._default, limits),
-            limits_spending=limits_spending(budget_body, self._default),
-            deadline=body.deadline,
-            start_at=body.start_at,
-            seed=limits.default_seed if body.seed is None else body.seed,
-            timezone=body.timezone or limits.default_timezone,
-            **of_request,
-        )
         return NewRun(
             key=RunKey(tenant, body.run_id or new_run_id()),
-            request=request,
+            request=self._request(body, of_request),
             request_hash=hashed,
             idempotency_key=idempotency_key,
             named=body.run_id is not None,
@@ -104,6 +90,20 @@ class Admission(ABC):
             ),
             webhook=_webhook(body.webhook),
             **of_run,
+        )
+
+    def _request(self, body: RunFields, own_fields: Fields) -> RunRequest:
+        limits = self._limits
+        return RunRequest(
+            kind=self.kind,
+            budget=effective_limits(body.budget, self._usual).merged_with(limits.budget_ceiling),
+            requires_prices=requires_prices(body.budget, self._default, limits),
+            limits_spending=limits_spending(body.budget, self._default),
+            deadline=body.deadline,
+            start_at=body.start_at,
+            seed=limits.default_seed if body.seed is None else body.seed,
+            timezone=body.timezone or limits.default_timezone,
+            **own_fields,
         )
 
     @abstractmethod
@@ -121,43 +121,58 @@ class Admission(ABC):
         """Return the fields of RunRequest and of NewRun that runs of this kind set."""
 
 
-class Admissions:
-    """Maps each kind of run to its :class:`Admission`."""
+T = TypeVar("T")
 
-    def __init__(self, admissions: Iterable[Admission]) -> None:
-        self._by_kind = {each.kind: each for each in admissions}
 
-    def __getitem__(self, kind: RunKind) -> Admission:
-        """Return the admission of a kind.
+class Services(Protocol):
+    """The services and settings of a process, from which an :class:`Admission` is built."""
 
-        Raises:
-            ProblemError: the package of the kind is not installed.
-        """
-        if kind not in self._by_kind:
-            raise invalid("kind", needs_package(KINDS[kind]))
-        return self._by_kind[kind]
+    @property
+    def settings(self) -> Any:
+        """The sections of the service's settings."""
+        ...
 
-    async def new_run(
-        self,
-        body: RunFields,
-        request: ApiRequest,
-        hashed: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> NewRun:
-        """Return the run that the body of a request describes.
+    def service(self, of: type[T], /) -> T:
+        """Return the service of type ``of``."""
+        ...
 
-        ``hashed`` is the hash of the request; by default, the one of ``body``.
 
-        Raises:
-            ProblemError: the body is too large for its kind, or invalid for this service.
-            GraphRefusedError: the graph or agent is invalid; the error lists all problems.
-        """
-        if not body.contains_graph:
-            request.require_small()
-        admission = self[RunKind(body.kind)]
-        if hashed is None:
-            hashed = await request.computed(partial(request_hash, body))
-        return await admission.new_run(body, request.caller.tenant, hashed, idempotency_key)
+MCP_BUDGET: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "description": "Limits of the run, as in POST /runs, such as max_cost_usd or max_tool_calls.",
+}
+"""JSON Schema of the limits of a run, as an argument of a tool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpTool:
+    """A tool for MCP clients, whose calls are runs of one kind."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON Schemas of the arguments, which are fields of the body, by name."""
+    required: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindApi:
+    """The HTTP API of one kind of runs."""
+
+    kind: RunKind
+    body: type[RunFields]
+    """Body of requests."""
+    view: type[RunDetails]
+    """View of runs, with the result."""
+    admission: Callable[[Services], Admission]
+    """Function that builds the admission, which validates bodies and converts them to runs."""
+    resume: type[BodyModel] | None = None
+    """Fields that only runs of this kind have and that replace those of the source run."""
+    secret_fields: frozenset[str] = frozenset()
+    """Fields that are hidden from callers who may not create runs."""
+    examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Examples of requests for the OpenAPI document, by name: ``summary`` and ``value``."""
+    mcp_tools: tuple[McpTool, ...] = ()
 
 
 def common_violations(body: RunFields, limits: ApiLimits) -> Iterator[Violation]:
@@ -238,7 +253,7 @@ def requires_prices(
 
 def limits_spending(requested_budget: RequestedBudget | None, usual: Budget = UNLIMITED) -> bool:
     """Return whether cost or tokens are limited by the caller or by a default, ceilings apart."""
-    budget = usual if requested_budget is None else requested_budget.over(usual)
+    budget = effective_limits(requested_budget, usual)
     return budget.max_cost_dollars is not None or budget.max_tokens is not None
 
 

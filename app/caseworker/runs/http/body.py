@@ -64,6 +64,24 @@ POST_HEADERS: list[dict[str, Any]] = [
 The service parses them by hand: as route parameters, they would slow down each request by 10 %.
 """
 
+RUN_HEADERS = {
+    "Location": {"description": "URL of the run.", "schema": {"type": "string"}},
+    "Preference-Applied": {
+        "description": "The wait time that was applied, if the request had a Prefer header.",
+        "schema": {"type": "string"},
+    },
+    "RateLimit": {
+        "description": "Remaining runs of a rate-limited tenant (r), and the seconds until more "
+        "are available (t).",
+        "schema": {"type": "string", "examples": ['"runs";r=59;t=1']},
+    },
+    "RateLimit-Policy": {
+        "description": "Rate limit of the tenant: runs (q) per window in seconds (w).",
+        "schema": {"type": "string", "examples": ['"runs";q=60;w=60']},
+    },
+}
+"""OpenAPI description of the headers in a response to POST /runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestedBudget:

@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from http import HTTPStatus
@@ -25,7 +25,6 @@ from caseworker.platform.http.problems import invalid
 from caseworker.platform.http.request import ApiRequest, Shares, accepted_types, api_router
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.http.fields import RunIdPath
-from caseworker.runs.http.openapi import EVENT_STREAM
 from caseworker.runs.http.problems import RUN_NOT_FOUND, TOO_MANY_STREAMS, rate_headers
 from caseworker.runs.http.views import Links
 from caseworker.runs.ports import Accepted, EventPage
@@ -56,6 +55,38 @@ EVENT_HEADERS: list[dict[str, Any]] = [
     },
 ]
 """OpenAPI description of the request headers for event routes."""
+
+
+SERVER_SENT_EVENT_SCHEMA: Mapping[str, Any] = {
+    "title": "ServerSentEvent",
+    "type": "object",
+    "description": "A server-sent event with the fields `id`, `event` and `data`.",
+    "required": ["id", "event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "Sequence number of the event (`seq`)."},
+        "event": {"type": "string", "description": "Type of the event, such as `step.started`."},
+        "data": {
+            "type": "string",
+            "description": "The event as JSON.",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/EventView"},
+        },
+    },
+}
+
+EVENT_STREAM: Mapping[str, Any] = {
+    "schema": {
+        "type": "string",
+        "description": "Events until the run ends. Comments between events keep the connection "
+        "open.",
+        "contentMediaType": "text/event-stream",
+        "contentSchema": {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/ServerSentEvent"},
+        },
+    }
+}
+"""OpenAPI description of a stream of server-sent events."""
 
 
 class EventStreams(Shares):

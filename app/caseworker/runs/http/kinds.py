@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from importlib.metadata import EntryPoint
 from operator import or_
 from types import MappingProxyType
@@ -22,14 +22,15 @@ from typing_extensions import TypeAliasType
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.http.bodies import BodyModel
+from caseworker.platform.http.problems import invalid
+from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.validation import refusal
-from caseworker.runs.http.admission import Admissions
+from caseworker.runs.http.admission import Admission, KindApi, Services, request_hash
 from caseworker.runs.http.body import GoingOnBody, RunFields, checked_kind
-from caseworker.runs.http.kind import KindApi, Services
 from caseworker.runs.http.views import RunDetails, members_of
 from caseworker.runs.kind_rules import DEFAULT_KIND
 from caseworker.runs.kinds import KINDS, choice_of_kinds, needs_package, parent_of
-from caseworker.runs.run import Run, RunKind
+from caseworker.runs.run import NewRun, Run, RunKind
 
 _SHORT = 500
 """Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
@@ -156,9 +157,44 @@ EXAMPLES: Final[Mapping[str, Example]] = {
 }
 
 
-def admissions_of(services: Services) -> Admissions:
-    """Return the admissions of all kinds."""
-    return Admissions(api.admission(services) for api in APIS.values())
+class Admissions:
+    """Maps each kind of run to its :class:`Admission`."""
+
+    def __init__(self, services: Services) -> None:
+        """Build the admissions of all kinds from the services of a process."""
+        self._by_kind = {kind: api.admission(services) for kind, api in APIS.items()}
+
+    def __getitem__(self, kind: RunKind) -> Admission:
+        """Return the admission of a kind.
+
+        Raises:
+            ProblemError: the package of the kind is not installed.
+        """
+        if kind not in self._by_kind:
+            raise invalid("kind", needs_package(KINDS[kind]))
+        return self._by_kind[kind]
+
+    async def new_run(
+        self,
+        body: RunFields,
+        request: ApiRequest,
+        hashed: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> NewRun:
+        """Return the run that the body of a request describes.
+
+        ``hashed`` is the hash of the request; by default, the one of ``body``.
+
+        Raises:
+            ProblemError: the body is too large for its kind, or invalid for this service.
+            GraphRefusedError: the graph or agent is invalid; the error lists all problems.
+        """
+        if not body.contains_graph:
+            request.require_small()
+        admission = self[RunKind(body.kind)]
+        if hashed is None:
+            hashed = await request.computed(partial(request_hash, body))
+        return await admission.new_run(body, request.caller.tenant, hashed, idempotency_key)
 
 
 async def view_of(run: Run, root: str, payloads: Payloads) -> RunDetails:

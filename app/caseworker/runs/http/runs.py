@@ -41,9 +41,10 @@ from caseworker.runs.errors import (
     SourceNotEndedError,
     SourceNotFoundError,
 )
-from caseworker.runs.http.admission import Admissions, limits_spending, request_hash
+from caseworker.runs.http.admission import effective_limits, limits_spending, request_hash
 from caseworker.runs.http.body import (
     POST_HEADERS,
+    RUN_HEADERS,
     CancelBody,
     GoingOnBody,
     RunFields,
@@ -51,11 +52,10 @@ from caseworker.runs.http.body import (
     wait_seconds,
     wants_stream,
 )
-from caseworker.runs.http.events import stream_accepted
+from caseworker.runs.http.events import EVENT_STREAM, stream_accepted
 from caseworker.runs.http.fields import ExternalAccess, RunIdPath, WebhookCheck
-from caseworker.runs.http.kinds import EXAMPLES, RunBody, RunView, body_of_kind, view_of
+from caseworker.runs.http.kinds import EXAMPLES, Admissions, RunBody, RunView, body_of_kind, view_of
 from caseworker.runs.http.limits import ApiLimits
-from caseworker.runs.http.openapi import EVENT_STREAM, RUN_HEADERS
 from caseworker.runs.http.problems import (
     IDEMPOTENCY_MISMATCH,
     QUEUE_FULL,
@@ -392,7 +392,7 @@ def resumed_run(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Bud
     ``ceiling`` caps the limits. ``source`` is the request of the source run.
     """
     requested_budget, request = body.budget, new.request
-    budget = source.budget if requested_budget is None else requested_budget.over(source.budget)
+    budget = effective_limits(requested_budget, source.budget)
     prices_asked = requested_budget is not None and "max_cost_usd" in requested_budget.sent_names
     requires_prices = request.requires_prices if prices_asked else source.requires_prices
     source_ref = body.from_
