@@ -50,6 +50,12 @@ MISSING: Final = tuple(rules for rules in KINDS.values() if rules.package)
 """The kinds whose package is not installed."""
 
 
+QUEUED: Final = tuple(
+    rules.kind for rules in KINDS.values() if not (rules.is_external or rules.package)
+)
+"""The kinds of runs that this process accepts and that can be queued."""
+
+
 def executable_kinds() -> list[str] | None:
     """Return the kinds of runs that this process executes; None if it executes all of them."""
     return [*map(str, _executable())] if MISSING else None

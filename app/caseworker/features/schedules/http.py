@@ -63,7 +63,7 @@ from caseworker.runs.http.kinds import (
 )
 from caseworker.runs.http.problems import IDEMPOTENCY_MISMATCH, QUEUE_FULL, QUOTA_EXCEEDED
 from caseworker.runs.http.runs import answer_of, view_with_usage
-from caseworker.runs.kinds import KINDS
+from caseworker.runs.kinds import QUEUED
 from caseworker.runs.run import NewRun, RunKey
 from caseworker.runs.service import RunService, new_run_id
 
@@ -78,7 +78,7 @@ def _schedulable_body(document: Any, _: ValidatorFunctionWrapHandler) -> RunFiel
     if isinstance(document, dict) and "from" in document:
         raise refusal("A scheduled run cannot resume another run.")
     body = body_of_kind(document)
-    if KINDS[body.kind].is_external:
+    if body.kind not in QUEUED:
         raise refusal("A scheduled run cannot be of kind external: its client must exist.")
     return body
 

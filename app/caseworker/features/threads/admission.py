@@ -39,12 +39,10 @@ from caseworker.platform.validation import refusal
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import (
     canonical_body,
-    effective_limits,
     fits,
-    limits_spending,
+    inherited_limits,
     metadata_violations,
     require_none,
-    requires_prices,
 )
 from caseworker.runs.http.body import BudgetBody
 from caseworker.runs.http.fields import (
@@ -207,18 +205,9 @@ class ThreadAdmission:
 
     def continued_run(self, source: Run, body: GoOnBody, key: RunKey, request_hash: str) -> NewRun:
         """Return a run that resumes ``source`` and inherits the limits that the body omits."""
-        requested_budget, earlier, limits = body.budget, source.request, self._limits
-        budget = effective_limits(requested_budget, earlier.budget).merged_with(
-            limits.budget_ceiling
-        )
-        prices = earlier.requires_prices
-        if requested_budget is not None and "max_cost_usd" in requested_budget.sent_names:
-            prices = requires_prices(requested_budget, earlier.budget, limits)
         request = replace(
-            earlier,
-            budget=budget,
-            requires_prices=prices,
-            limits_spending=earlier.limits_spending or limits_spending(requested_budget),
+            source.request,
+            **inherited_limits(body.budget, source.request, self._limits),
             deadline=body.deadline,
             source=RunSource(source.key.run_id),
         )

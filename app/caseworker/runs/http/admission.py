@@ -257,6 +257,24 @@ def limits_spending(requested_budget: RequestedBudget | None, usual: Budget = UN
     return budget.max_cost_dollars is not None or budget.max_tokens is not None
 
 
+def inherited_limits(
+    requested_budget: RequestedBudget | None, source: RunRequest, limits: ApiLimits
+) -> Fields:
+    """Return the fields for limits of a request that resumes ``source``.
+
+    Limits that the caller did not send are those of ``source``.
+    """
+    budget = effective_limits(requested_budget, source.budget)
+    prices = source.requires_prices
+    if requested_budget is not None and "max_cost_usd" in requested_budget.sent_names:
+        prices = requires_prices(requested_budget, source.budget, limits)
+    return {
+        "budget": budget.merged_with(limits.budget_ceiling),
+        "requires_prices": prices,
+        "limits_spending": source.limits_spending or limits_spending(requested_budget),
+    }
+
+
 def _webhook(body: WebhookBody | None) -> Webhook | None:
     if body is None:
         return None

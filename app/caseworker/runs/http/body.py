@@ -36,7 +36,7 @@ from caseworker.platform.http.request import accepted_types
 from caseworker.platform.suggestions import suggestion
 from caseworker.platform.validation import refusal, with_suggestions, without_surplus
 from caseworker.runs.http.fields import RunId, Seed
-from caseworker.runs.kinds import KINDS, choice_of, choice_of_kinds, needs_package
+from caseworker.runs.kinds import KINDS, QUEUED, choice_of, choice_of_kinds, needs_package
 from caseworker.runs.run import RunKind
 
 MAX_KEY_CHARS = 255
@@ -170,10 +170,7 @@ def _foreign_fields(body: type[BodyModel]) -> Mapping[str, str]:
 
 OfGraphs = SkipJsonSchema[Annotated[None, only_for("graph")]]
 OfAgents = SkipJsonSchema[Annotated[None, only_for("agent")]]
-_QUEUED = choice_of(
-    kind for kind, rules in KINDS.items() if not (rules.is_external or rules.package)
-)
-OfQueued = SkipJsonSchema[Annotated[None, only_for(f"{_QUEUED}, which can be queued")]]
+OfQueued = SkipJsonSchema[Annotated[None, only_for(f"{choice_of(QUEUED)}, which can be queued")]]
 OfOthers = SkipJsonSchema[Annotated[None, only_for("graph or agent")]]
 
 

@@ -29,7 +29,7 @@ from caseworker.runs.http.admission import Admission, KindApi, Services, request
 from caseworker.runs.http.body import GoingOnBody, RunFields, checked_kind
 from caseworker.runs.http.views import RunDetails, members_of
 from caseworker.runs.kind_rules import DEFAULT_KIND
-from caseworker.runs.kinds import KINDS, choice_of_kinds, needs_package, parent_of
+from caseworker.runs.kinds import KINDS, QUEUED, choice_of_kinds, needs_package, parent_of
 from caseworker.runs.run import NewRun, Run, RunKind
 
 _SHORT = 500
@@ -145,9 +145,7 @@ RunBody = Annotated[
 """A run to create. ``kind`` selects the schema (default: case). With ``from``, the run resumes from
 an ended run."""
 
-QUEUED_BODIES: Final[Sequence[type[RunFields]]] = [
-    api.body for kind, api in APIS.items() if not KINDS[kind].is_external
-]
+QUEUED_BODIES: Final[Sequence[type[RunFields]]] = [APIS[kind].body for kind in QUEUED]
 """Bodies of the kinds whose runs can be queued."""
 
 EXAMPLES: Final[Mapping[str, Example]] = {

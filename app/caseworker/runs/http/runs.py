@@ -15,7 +15,6 @@ from fastapi import Body, Query, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ValidationError
 
-from caseworker.core.budget.budget import Budget
 from caseworker.core.trace.payloads import Payloads
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.errors import StoreUnavailableError
@@ -41,7 +40,7 @@ from caseworker.runs.errors import (
     SourceNotEndedError,
     SourceNotFoundError,
 )
-from caseworker.runs.http.admission import effective_limits, limits_spending, request_hash
+from caseworker.runs.http.admission import inherited_limits, request_hash
 from caseworker.runs.http.body import (
     POST_HEADERS,
     RUN_HEADERS,
@@ -292,8 +291,7 @@ async def _accepted_from(
     source = (await source_of(body, request.caller.tenant, runs)).request
     fields = admissions[source.kind].fields_of(source, body.document)
     new = await admissions.new_run(completed(body, source, fields), request, hashed, key)
-    ceiling = request.service(ApiLimits).budget_ceiling
-    return await runs.accept(resumed_run(new, body, source, ceiling))
+    return await runs.accept(resumed_run(new, body, source, request.service(ApiLimits)))
 
 
 async def _accepted_before(
@@ -386,22 +384,16 @@ def completed(body: GoingOnBody, source: RunRequest, fields: Mapping[str, Any]) 
         raise ProblemError(INVALID_REQUEST, violations=violations_of(errors)) from None
 
 
-def resumed_run(new: NewRun, body: GoingOnBody, source: RunRequest, ceiling: Budget) -> NewRun:
+def resumed_run(new: NewRun, body: GoingOnBody, source: RunRequest, limits: ApiLimits) -> NewRun:
     """Return ``new`` as a run that resumes from the source run and inherits omitted limits.
 
-    ``ceiling`` caps the limits. ``source`` is the request of the source run.
+    ``source`` is the request of the source run.
     """
-    requested_budget, request = body.budget, new.request
-    budget = effective_limits(requested_budget, source.budget)
-    prices_asked = requested_budget is not None and "max_cost_usd" in requested_budget.sent_names
-    requires_prices = request.requires_prices if prices_asked else source.requires_prices
-    source_ref = body.from_
+    source_ref, is_other_graph = body.from_, bool(body.document.get(source.kind))
     request = replace(
-        request,
-        budget=budget.merged_with(ceiling),
-        requires_prices=requires_prices,
-        limits_spending=source.limits_spending or limits_spending(requested_budget),
-        definition_ref=(request if body.document.get(source.kind) else source).definition_ref,
+        new.request,
+        **inherited_limits(body.budget, source, limits),
+        definition_ref=(new.request if is_other_graph else source).definition_ref,
         source=RunSource(source_ref.run_id, source_ref.until),
         chat=source.chat,
     )

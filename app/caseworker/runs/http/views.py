@@ -15,10 +15,6 @@ from caseworker.runs.kinds import external_name
 from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus
 from caseworker.runs.run import CallRecord, DefinitionRef, Run, RunKind, RunStatus
 
-_SHORT = 500
-"""Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
-
-
 # The classes up to UsedModel are stored as they are shown, so the models only document them and are
 # never instantiated. Fields with a default may be missing.
 

@@ -299,20 +299,13 @@ async def accept_in_batch(
         first.setdefault(insert.new.key, insert)
     # Sorted: concurrent batches with the same threads or IDs must lock them in the same order.
     ordered = sorted(first.values(), key=_lock_order)
-    claimed = [insert for insert in ordered if insert.worker_id is not None]
-    queued = [insert for insert in ordered if insert.worker_id is None]
-    answers: dict[RunKey, InsertAnswer | RetryLater] = {}
     try:
-        if claimed:
-            cursor = await connection.execute(ACCEPT_NEW, (_document(claimed),))
-            answers |= _created(await cursor.fetchall())
-        if queued:
-            answers |= await _queue(connection, queued, capacity)
+        answers = await _insert(connection, ordered, capacity)
     except LockNotAvailable:
         if len(inserts) == 1:
             return [None]  # the row is being inserted
-        for insert in claimed:
-            insert.maybe_stored = True
+        for insert in ordered:
+            insert.maybe_stored |= insert.worker_id is not None
         raise
     except Exception:
         for insert in inserts:
@@ -322,6 +315,22 @@ async def accept_in_batch(
         answers.get(insert.new.key) if first[insert.new.key] is insert else None
         for insert in inserts
     ]
+
+
+async def _insert(
+    connection: psycopg.AsyncConnection[Any],
+    ordered: Sequence[RunInsert],
+    capacity: QueueCapacity,
+) -> Mapping[RunKey, InsertAnswer | RetryLater]:
+    claimed = [insert for insert in ordered if insert.worker_id is not None]
+    queued = [insert for insert in ordered if insert.worker_id is None]
+    answers: dict[RunKey, InsertAnswer | RetryLater] = {}
+    if claimed:
+        cursor = await connection.execute(ACCEPT_NEW, (_document(claimed),))
+        answers |= _created(await cursor.fetchall())
+    if queued:
+        answers |= await _queue(connection, queued, capacity)
+    return answers
 
 
 async def _queue(

@@ -180,16 +180,12 @@ def with_metadata(
     It searches the index of metadata day by day, so a ``LIMIT`` ends it early. ``conditions`` and
     ``statuses`` restrict the filter further; with ``unless``, the query returns nothing.
     """
-    before = [_day_of(at) for at in (run_filter.created_before, _after(run_filter)) if at]
-    newest: ColumnElement[int] = func.least(_day_of_run(tenant, oldest=False), *before)
-    after = [_day_of(run_filter.created_after)] if run_filter.created_after else []
-    oldest = func.greatest(_day_of_run(tenant, oldest=True), *after)
+    oldest, newest = _days_between(tenant, run_filter)
     if unless is not None:
         newest = case((not_(unless), newest))
     bounds = (oldest, newest, 1) if oldest_first else (newest, oldest, -1)
     days = func.generate_series(*bounds).table_valued("day").render_derived(name="days")
     searched = [_terms_of_day(tenant, terms) for terms in _searched_terms(run_filter, statuses)]
-    order = _PLACE if oldest_first else _NEWEST_FIRST
     of_day = (
         select(runs.c.run_id)
         .where(
@@ -200,11 +196,21 @@ def with_metadata(
             *_row_conditions(tenant, run_filter),
             *conditions,
         )
-        .order_by(*order)
+        .order_by(*(_PLACE if oldest_first else _NEWEST_FIRST))
         .limit(run_filter.limit + 1)
         .lateral("of_day")
     )
     return select(of_day.c.run_id).select_from(days.join(of_day, true()))
+
+
+def _days_between(
+    tenant: str, run_filter: RunFilter
+) -> tuple[ColumnElement[int], ColumnElement[int]]:
+    """Return the days of the oldest and of the newest run that a filter may select."""
+    before = [_day_of(at) for at in (run_filter.created_before, _after(run_filter)) if at]
+    after = [_day_of(run_filter.created_after)] if run_filter.created_after else []
+    oldest = func.greatest(_day_of_run(tenant, oldest=True), *after)
+    return oldest, func.least(_day_of_run(tenant, oldest=False), *before)
 
 
 def _newest_with_metadata(
