@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from caseworker.platform.http.bodies import BodyModel, DocumentedAs, View
 from caseworker.runs.http.body import (
@@ -13,11 +13,13 @@ from caseworker.runs.http.body import (
     RunFields,
     checked_kind,
 )
-from caseworker.runs.http.fields import NonBlankText, ToolName
+from caseworker.runs.http.fields import NonBlankText
 from caseworker.runs.http.views import RunDetails, UsedModel
 from caseworker.runs.run import RunKind
 
 MAX_EXPECTED_TOOLS = 50
+
+ToolName = Annotated[str, StringConstraints(max_length=128)]
 
 Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
 

@@ -19,6 +19,7 @@ from caseworker.features.definitions.fields import (
     InlineGraph,
 )
 from caseworker.features.definitions.graph_kind import GRAPH_EXAMPLE
+from caseworker.features.definitions.graph_shape import GraphShape
 from caseworker.features.definitions.registration import (
     Definition,
     DefinitionInUseError,
@@ -34,7 +35,6 @@ from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, Respon
 from caseworker.platform.http.problems import Errors, ProblemError, ProblemType
 from caseworker.platform.http.request import ApiRequest, api_router
 from caseworker.platform.paging import Page
-from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.problems import QUOTA_EXCEEDED, words_of
 from caseworker.runs.run import DefinitionRef
 

@@ -29,9 +29,9 @@ from caseworker.core.trace.payloads import Payload
 from caseworker.core.trace.snapshot import Snapshot
 from caseworker.core.trace.step_trace import StepUse, add_nested, uses_of
 from caseworker.engine.step_path import StepPath
+from caseworker.features.definitions.graph_shape import GraphShape
 from caseworker.features.traces.payloads import CallPayload
 from caseworker.platform.http.bodies import DocumentedAs, View
-from caseworker.runs.http.graph_shape import GraphShape
 from caseworker.runs.http.views import Links
 from caseworker.runs.run import RunStatus
 from caseworker.runs.service import Trace

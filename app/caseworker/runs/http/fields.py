@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Path
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field
 
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.platform.http.bodies import named_like
@@ -64,7 +64,5 @@ RunIdPath = Annotated[RunId, Path(description="ID of the run.")]
 NonBlankText = Annotated[
     str, AfterValidator(_non_blank), Field(json_schema_extra={"pattern": r"\S", "minLength": 1})
 ]
-
-ToolName = Annotated[str, StringConstraints(max_length=128)]
 
 Seed = Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)]
