@@ -36,11 +36,7 @@ _SHORT = 500
 """Texts shorter than this are redacted on the event loop, which takes only milliseconds."""
 
 APIS: Final[Mapping[str, KindApi]] = MappingProxyType(
-    {
-        kind: EntryPoint(kind, rules.api, "").load()
-        for kind, rules in KINDS.items()
-        if not rules.package
-    }
+    {kind: EntryPoint(kind, rules.api, "").load() for kind, rules in KINDS.items() if rules.api}
 )
 """The HTTP API of each kind whose package is installed."""
 
