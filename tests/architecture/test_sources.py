@@ -1,5 +1,6 @@
 """Rules for the sources that no linter covers."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,18 @@ def test_the_runtime_core_has_no_word_of_the_domain() -> None:
             found[str(path.relative_to(ROOT))] = named
 
     assert found == KNOWN_TO_THE_ENGINE
+
+
+def test_only_the_tables_of_kinds_name_a_kind_of_runs() -> None:
+    """The rest of ``runs`` asks the table, so a new kind changes nothing else there."""
+    tables = {"kinds.py", "kind_rules.py"}
+    naming = {
+        path.name
+        for path in sources("app/caseworker/runs")
+        if re.search(r"\bRunKind\.[A-Z]", path.read_text(encoding="utf-8"))
+    }
+
+    assert naming == tables
 
 
 @pytest.mark.req("004/kernel", "004/guard")
