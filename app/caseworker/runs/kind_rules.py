@@ -47,6 +47,9 @@ class KindRules:
     """Name of the package that the kind needs and that is not installed. Stored runs of the kind
     are then shown and can be cancelled, but are neither accepted nor executed."""
 
+    agent_name: Callable[[RunRequest], str | None] | None = None
+    """Function that returns the name of the agent of a run that executes no registered one."""
+
     is_external: bool = False
     """Whether the work is done outside of the service. Such a run starts at once or is refused, and
     holds no run slot."""

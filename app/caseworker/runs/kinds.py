@@ -31,6 +31,7 @@ _BUILT_IN = (
         kind=RunKind.EXTERNAL,
         step=EXTERNAL_STEP,
         api="caseworker.features.external.kind:EXTERNAL_API",
+        agent_name=lambda request: _setting(request, "name"),
         is_external=True,
     ),
 )
@@ -86,16 +87,13 @@ def _executable() -> list[str]:
 
 def parent_of(request: RunRequest) -> str | None:
     """Return the ID of the run whose budget an external run shares; None if it shares none."""
-    return _external(request, "parent")
+    return _setting(request, "parent")
 
 
-def external_name(request: RunRequest) -> str | None:
-    """Return the name of the agent of an external run; None if it has none."""
-    return _external(request, "name")
-
-
-def _external(request: RunRequest, setting: str) -> str | None:
-    if request.kind is not RunKind.EXTERNAL or request.graph is None:
+def _setting(request: RunRequest, name: str) -> str | None:
+    """Return a setting of the client of an external run; None if the run is of another kind."""
+    rules = KINDS[request.kind]
+    if not rules.is_external or request.graph is None:
         return None
-    value: str | None = request.graph["steps"][0]["data"][EXTERNAL_STEP].get(setting)
+    value: str | None = request.graph["steps"][0]["data"][rules.step].get(name)
     return value

@@ -22,7 +22,7 @@ from caseworker.runs.http.fields import RunId
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.http.views import RunDetails
-from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
+from caseworker.runs.kinds import EXTERNAL_STEP, KINDS, parent_of
 from caseworker.runs.run import RunKind, RunRequest
 
 MAX_MODELS: Final = 100
@@ -201,5 +201,6 @@ EXTERNAL_API: Final = KindApi(
         services.service(Definitions),
         services.service(ModelGateway).table,
     ),
+    own_members=lambda run: {"parent_run_id": parent_of(run.request)},
     resume=ExternalFields,
 )

@@ -36,6 +36,7 @@ from caseworker.runs.http.views import RunDetails
 from caseworker.runs.run import (
     NewRun,
     Queueing,
+    Run,
     RunKey,
     RunKind,
     RunRequest,
@@ -93,10 +94,12 @@ class Admission(ABC):
         )
 
     def _request(self, body: RunFields, own_fields: Fields) -> RunRequest:
-        limits = self._limits
+        limits, budget = self._limits, self._usual
+        if body.budget is not None:
+            budget = body.budget.over(budget).merged_with(limits.budget_ceiling)
         return RunRequest(
             kind=self.kind,
-            budget=effective_limits(body.budget, self._usual).merged_with(limits.budget_ceiling),
+            budget=budget,
             requires_prices=requires_prices(body.budget, self._default, limits),
             limits_spending=limits_spending(body.budget, self._default),
             deadline=body.deadline,
@@ -166,6 +169,8 @@ class KindApi:
     """View of runs, with the result."""
     admission: Callable[[Services], Admission]
     """Function that builds the admission, which validates bodies and converts them to runs."""
+    own_members: Callable[[Run], Fields] | None = None
+    """Function that returns the fields of the view that only this kind has, except the result."""
     resume: type[BodyModel] | None = None
     """Fields that only runs of this kind have and that replace those of the source run."""
     secret_fields: frozenset[str] = frozenset()

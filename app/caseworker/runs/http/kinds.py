@@ -29,7 +29,7 @@ from caseworker.runs.http.admission import Admission, KindApi, Services, request
 from caseworker.runs.http.body import GoingOnBody, RunFields, checked_kind
 from caseworker.runs.http.views import RunDetails, members_of
 from caseworker.runs.kind_rules import DEFAULT_KIND
-from caseworker.runs.kinds import KINDS, QUEUED, choice_of_kinds, needs_package, parent_of
+from caseworker.runs.kinds import KINDS, QUEUED, choice_of_kinds, needs_package
 from caseworker.runs.run import NewRun, Run, RunKind
 
 _SHORT = 500
@@ -204,5 +204,7 @@ async def view_of(run: Run, root: str, payloads: Payloads) -> RunDetails:
         displayed = await asyncio.to_thread(lambda: [*map(payloads.display, displayed)])
     elif input_ is not None:
         displayed = payloads.display(input_), None
-    members = {**members_of(run, root), "parent_run_id": parent_of(run.request)}
+    members, api = members_of(run, root), APIS.get(run.kind)
+    if api is not None and api.own_members is not None:
+        members |= api.own_members(run)
     return _VIEWS[run.kind](**members, input=displayed[0], inputs=displayed[1], result=run.result)

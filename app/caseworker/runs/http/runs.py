@@ -5,7 +5,7 @@ metadata: the deadline has usually passed, and metadata describe a single run. E
 not sent is inherited, and usage is counted from 0 again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -73,7 +73,7 @@ from caseworker.runs.http.views import (
     RunDetails,
     RunPage,
 )
-from caseworker.runs.kinds import KINDS
+from caseworker.runs.kinds import KINDS, QUEUED
 from caseworker.runs.ports import Accepted, RunFilter
 from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
 from caseworker.runs.service import RunService
@@ -142,7 +142,11 @@ async def post_run(
     if body.streams and request.caller.run_id is None and wants_stream(request.headers):
         return await stream_accepted(partial(_accepted, body, request), request, opens=True)
     access = request.service(ExternalAccess)
-    accepted = await access.accepted(body, request, _accepted)
+    accept: Callable[..., Awaitable[Any]] = _accepted
+    # A body with ``from`` may have no kind.
+    if request.caller.run_id is not None or body.kind not in QUEUED:
+        accept = partial(access.accepted, accept=_accepted)
+    accepted = await accept(body, request)
     if isinstance(accepted, Response):
         return accepted
     run = await awaited(request, accepted.run, wait)

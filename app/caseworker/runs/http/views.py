@@ -11,7 +11,7 @@ from caseworker.core.trace.payloads import Payloads
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import DocumentedAs, View
 from caseworker.platform.paging import Page
-from caseworker.runs.kinds import external_name
+from caseworker.runs.kinds import KINDS
 from caseworker.runs.ports import LISTED_INPUT_CHARS, CancelStatus
 from caseworker.runs.run import CallRecord, DefinitionRef, Run, RunKind, RunStatus
 
@@ -256,7 +256,8 @@ _UNCHANGED = tuple(name for name in RunSummary.model_fields if name in Run.__dat
 def members_of(run: Run, root: str) -> dict[str, Any]:
     """Return the fields of a summary of a run, without its input."""
     ref, source = run.request.definition_ref, run.request.source
-    if (name := external_name(run.request)) is not None:
+    name_of = KINDS[run.kind].agent_name
+    if name_of is not None and (name := name_of(run.request)) is not None:
         ref = DefinitionRef(name, kind=DefinitionKind.AGENT)
     definition = None if ref is None else RunDefinition.model_validate(ref)
     return {
