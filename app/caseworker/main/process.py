@@ -64,7 +64,7 @@ from caseworker.runs.execute.queue import QueueTimes, QueueWorker, claims_at_onc
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.kinds import executable_kinds
-from caseworker.runs.postgres.listener import listen_for_workers
+from caseworker.runs.postgres.listener import WorkerCallbacks, listen_for_workers
 from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
 from caseworker.runs.recover.heartbeat import Heartbeat, Search, next_job
 from caseworker.runs.recover.postgres import (
@@ -398,11 +398,13 @@ class Process:
         listener = partial(
             listen_for_workers,
             self._url,
+            WorkerCallbacks(
+                cancelled=executor.cancel,
+                unowned=executor.replay_stopped_soon,
+                decided=self._approvals.notifier.notify,
+                accounts_changed=self._accounts.changed,
+            ),
             patience=patience,
-            cancelled=executor.cancel,
-            unowned=executor.replay_stopped_soon,
-            decided=self._approvals.notifier.notify,
-            accounts_changed=self._accounts.changed,
             listening=self._heartbeat.beat,
         )
         if self._is_alone:

@@ -13,7 +13,7 @@ from caseworker.models.pricing import TokenPrice
 
 
 class Tier(StrEnum):
-    """Names of the models that cases call: the small model first, then the big one."""
+    """Names of the two configured models: the small one, and the one to escalate to."""
 
     SMALL = "small"
     BIG = "big"

@@ -1,7 +1,7 @@
 """Errors that run operations raise; they are independent of HTTP."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal
 
 from caseworker.core.graph.validation import Problem
@@ -104,31 +104,26 @@ def _plainly(amount: Decimal | int) -> str:
     return f"{Decimal(amount).normalize():f}"
 
 
+@dataclass(eq=False)
 class QuotaExceededError(Exception):
     """A request would exceed a quota of the tenant."""
 
-    def __init__(
-        self,
-        dimension: str,
-        *,
-        used: Decimal | int,
-        limit: Decimal | int,
-        retry_after_seconds: int,
-        reserved: Decimal | int = 0,
-        requested: Decimal | int = 1,
-        rate: RateState | None = None,
-    ) -> None:
-        super().__init__(
-            f"{dimension}: {_plainly(used)} used, {_plainly(reserved)} reserved, "
-            f"{_plainly(requested)} requested, limit {_plainly(limit)}"
+    dimension: str
+    _: KW_ONLY
+    used: Decimal | int
+    limit: Decimal | int
+    retry_after_seconds: int
+    reserved: Decimal | int = 0
+    requested: Decimal | int = 1
+    rate: RateState | None = None
+    """State of the tenant's rate limit; None if it has none."""
+
+    def __str__(self) -> str:
+        used, reserved, requested, limit = map(_plainly, self.amounts.values())
+        return (
+            f"{self.dimension}: {used} used, {reserved} reserved, {requested} requested, "
+            f"limit {limit}"
         )
-        self.dimension = dimension
-        self.used = used
-        self.reserved = reserved
-        self.requested = requested
-        self.limit = limit
-        self.retry_after_seconds = retry_after_seconds
-        self.rate = rate
 
     @property
     def amounts(self) -> Mapping[str, Decimal | int]:

@@ -11,7 +11,12 @@ import pytest
 
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.runs.postgres import listener
-from caseworker.runs.postgres.listener import ACCOUNT_CHANNEL, CANCEL_CHANNEL, listen_for_workers
+from caseworker.runs.postgres.listener import (
+    ACCOUNT_CHANNEL,
+    CANCEL_CHANNEL,
+    WorkerCallbacks,
+    listen_for_workers,
+)
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import CancelRequest, RunKey
 from tests.support.database import proxied, upstream_of
@@ -42,11 +47,13 @@ class Ear:
     async def run(self) -> None:
         await listen_for_workers(
             self._url,
+            WorkerCallbacks(
+                cancelled=self._hear,
+                unowned=self.unowned.put_nowait,
+                decided=self.decided.put_nowait,
+                accounts_changed=self.settled.put_nowait,
+            ),
             patience=patience(),
-            cancelled=self._hear,
-            unowned=self.unowned.put_nowait,
-            decided=self.decided.put_nowait,
-            accounts_changed=self.settled.put_nowait,
             listening=self._connected,
         )
 

@@ -99,7 +99,7 @@ class _WithoutDefault(BodyModel, extra="allow"):
 
 
 def body_of_kind(document: Any) -> RunFields:
-    """Validate a body by the schema for its ``kind``, which defaults to ``case``.
+    """Validate a body by the schema for its ``kind``, which defaults to ``DEFAULT_KIND``.
 
     Raises:
         ValidationError: the body is invalid.
@@ -138,7 +138,7 @@ RunBody = Annotated[
     one_of([*(api.body for api in APIS.values()), _RESUME_BODY]),
     WrapValidator(_of_its_kind),
 ]
-"""A run to create. ``kind`` selects the schema (default: case). With ``from``, the run resumes from
+"""A run to create. ``kind`` selects the schema. With ``from``, the run resumes from
 an ended run."""
 
 QUEUED_BODIES: Final[Sequence[type[RunFields]]] = [APIS[kind].body for kind in QUEUED]

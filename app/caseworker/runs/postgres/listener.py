@@ -6,7 +6,7 @@ See docs/internals.md, "The journal and its barrier".
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -64,44 +64,54 @@ async def listen(
             await connection.execute("SELECT 1")
 
 
-async def listen_for_workers(
-    url: str,
-    *,
-    patience: Patience,
-    cancelled: Callable[[RunKey, CancelRequest], object],
-    unowned: Callable[[RunKey], object],
-    decided: Callable[[RunKey], object],
-    accounts_changed: Callable[[str], object],
-    listening: Callable[[], Awaitable[None]],
-) -> None:
-    """Call ``cancelled`` with every cancel request, and ``decided`` when an approval is decided.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCallbacks:
+    """Functions that a process which executes runs calls for notifications."""
 
-    ``unowned`` is called instead of ``cancelled`` if no worker owned the run.
-    Call ``accounts_changed`` with the tenant of an account for which calls wait, when a hold is
-    settled, and with a tenant whose quota changes. If notifications are missed during an outage,
-    heartbeats find cancel requests, and runs poll for decisions and accounts. For the other
-    parameters and errors see :func:`listen`.
-    """
+    cancelled: Callable[[RunKey, CancelRequest], object]
+    """Called with every cancel request for a run that a worker owned."""
+    unowned: Callable[[RunKey], object]
+    """Called with the key of a run that was cancelled and that no worker owned."""
+    decided: Callable[[RunKey], object]
+    """Called with the key of a run when an approval of it is decided."""
+    accounts_changed: Callable[[str], object]
+    """Called with the tenant of an account for which calls wait, when a hold is settled, and with a
+    tenant whose quota changes."""
 
-    async def read(notice: Notify) -> None:
+    async def call(self, notice: Notify) -> None:
+        """Call the function for a notification."""
         try:
             content = json.loads(notice.payload)
             if notice.channel == ACCOUNT_CHANNEL:
-                accounts_changed(content["tenant"])
+                self.accounts_changed(content["tenant"])
                 return
             key = RunKey(content["tenant"], content["run_id"])
         except (ValueError, TypeError, KeyError):
             log.warning("notification.unreadable")  # any database client can send notifications
             return
         if notice.channel == DECISION_CHANNEL:
-            decided(key)
-            return
-        if content.get("unowned"):
-            unowned(key)
-            return
-        by, reason = str(content.get("by", "")), content.get("reason")
-        now = datetime.now(UTC)
-        cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
+            self.decided(key)
+        elif content.get("unowned"):
+            self.unowned(key)
+        else:
+            by, reason = str(content.get("by", "")), content.get("reason")
+            now = datetime.now(UTC)
+            self.cancelled(key, CancelRequest(requested_by=by, reason=reason, requested_at=now))
 
+
+async def listen_for_workers(
+    url: str,
+    callbacks: WorkerCallbacks,
+    *,
+    patience: Patience,
+    listening: Callable[[], Awaitable[None]],
+) -> None:
+    """Call the ``callbacks`` with all notifications for processes that execute runs.
+
+    If notifications are missed during an outage, heartbeats find cancel requests, and runs poll for
+    decisions and accounts. For the other parameters and errors see :func:`listen`.
+    """
     channels = [CANCEL_CHANNEL, DECISION_CHANNEL, ACCOUNT_CHANNEL]
-    await listen(url, channels, patience=patience, on_notification=read, listening=listening)
+    await listen(
+        url, channels, patience=patience, on_notification=callbacks.call, listening=listening
+    )
