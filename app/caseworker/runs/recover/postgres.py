@@ -47,6 +47,9 @@ from caseworker.runs.run import RunKey
 
 log = structlog.get_logger(__name__)
 
+Take = Callable[[AsyncConnection], Awaitable[Mapping[RunKey, datetime]]]
+"""Function that finds runs to queue, with the earliest start time of each."""
+
 BATCH = 200
 """Maximum number of runs per transaction; further runs are processed in further transactions."""
 
@@ -361,24 +364,34 @@ class StaleRunRecovery:
             (look["due"], take_due),
         )
         recovered: list[RunKey] = []
-        for take in (take for needed, take in sweeps if needed):
-            while True:
-                async with transaction(self.engines.work) as connection:
-                    places = await take(connection)
-                    await defer_runs(connection, places)
-                recovered.extend(places)
-                if len(places) < BATCH:
-                    break
+        for needed, take in sweeps:
+            if needed:
+                recovered.extend(await self._requeued(take))
         if look["stopped"] or look["due"]:
-            while await self._halt_overdue() == BATCH:
-                pass
-            async with transaction(self.engines.work) as connection:
-                started = await stopped_started(connection, BATCH)
-            for key in started:
-                await self.end(key)
+            await self._end_stopped()
         if recovered:
             log.warning("runs.recovered", count=len(recovered))
         return recovered
+
+    async def _requeued(self, take: Take) -> Sequence[RunKey]:
+        """Queue the runs that ``take`` finds, in batches; return them."""
+        recovered: list[RunKey] = []
+        while True:
+            async with transaction(self.engines.work) as connection:
+                places = await take(connection)
+                await defer_runs(connection, places)
+            recovered.extend(places)
+            if len(places) < BATCH:
+                return recovered
+
+    async def _end_stopped(self) -> None:
+        """End queued runs that are overdue, and have this process end those that have started."""
+        while await self._halt_overdue() == BATCH:
+            pass
+        async with transaction(self.engines.work) as connection:
+            started = await stopped_started(connection, BATCH)
+        for key in started:
+            await self.end(key)
 
     async def _halt_overdue(self) -> int:
         async with transaction(self.engines.work) as connection:
