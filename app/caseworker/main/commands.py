@@ -101,7 +101,7 @@ def _supervise(
     ``serve`` is called in each process with its :class:`WorkerSlot`.
     """
     from caseworker.main.deaths import count_death
-    from caseworker.main.process import pool_sizes
+    from caseworker.main.limits import pool_sizes
     from caseworker.main.supervisor import ProcessSupervisor
     from caseworker.main.worker import work_alone
 
@@ -331,7 +331,7 @@ def keep_for(tenant: str, record: str, days: str) -> None:
 def _with_database(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
     """Call ``ask`` with a connection pool of the configured database and return its result."""
     settings = settings or logged_settings()
-    from caseworker.main.process import pool_sizes
+    from caseworker.main.limits import pool_sizes
     from caseworker.platform.postgres.engines import open_engines
 
     async def with_pool(url: str) -> T:

@@ -117,7 +117,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 async def _database_findings(settings: Settings, url: str) -> list[Finding]:
     from caseworker.features.access.postgres import PostgresKeys
-    from caseworker.main.process import pool_sizes
+    from caseworker.main.limits import pool_sizes
     from caseworker.platform.postgres.connections import Connection
     from caseworker.platform.postgres.engines import open_engines
     from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics

@@ -7,8 +7,8 @@ from typing import Any
 from caseworker.core.graph.problems import Problem
 from caseworker.features.definitions.definitions import problems_alone
 from caseworker.main.agents import build_catalog, build_models, build_tools
+from caseworker.main.limits import api_limits
 from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
-from caseworker.main.process import api_limits
 from caseworker.settings.schema import Settings
 
 

@@ -14,7 +14,8 @@ import uvicorn
 
 from caseworker.engine.supervision import set_within
 from caseworker.main.configuration import StartupError
-from caseworker.main.process import Process, allowed_hosts
+from caseworker.main.limits import allowed_hosts
+from caseworker.main.process import Process
 from caseworker.platform.http.application import build_health_api
 from caseworker.platform.http.forwarding import Address, only_forwarded, own_address
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by

@@ -121,9 +121,8 @@ def serve(
     files = read_agents(settings.agents.folder)
     number = None if place is None else place.number
     address = forwarding_address(settings, number) if executes else None
-    table = None if place is None else place.table
     process = Process(
-        settings, url, executes=executes, recorder=recorder, address=address, table=table
+        settings, url, executes=executes, recorder=recorder, address=address, place=place
     )
     app = build_app(process, metrics=place is None or place.is_only)
     config = uvicorn.Config(
