@@ -161,21 +161,27 @@ class Server(uvicorn.Server):
         return opened
 
 
-@asynccontextmanager
-async def _served(
-    app: Any, listening: Sequence[socket.socket], **options: Any
-) -> AsyncIterator[None]:
-    config = uvicorn.Config(
+def server_config(app: Any, **options: Any) -> uvicorn.Config:
+    """Return the configuration of a :class:`Server`, which logs nothing itself.
+
+    The process is opened and closed around the server, not as its lifespan.
+    """
+    return uvicorn.Config(
         app,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=1,
         **options,
     )
-    server = Server(config)
+
+
+@asynccontextmanager
+async def _served(
+    app: Any, listening: Sequence[socket.socket], **options: Any
+) -> AsyncIterator[None]:
+    server = Server(server_config(app, timeout_graceful_shutdown=1, **options))
     serving = asyncio.create_task(server._serve(list(listening)), name="listener")
     try:
         yield

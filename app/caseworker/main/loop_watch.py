@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal
@@ -84,26 +84,14 @@ class LoopWatch:
                 return
             if renewed.wait(HELD_SECONDS) or not over.locked():
                 continue
-            frame = sys._current_frames().get(ident)
-            holder = _holder(frame)
-            del frame
+            holder = _holder(sys._current_frames().get(ident))
             while not renewed.wait(LOOK_SECONDS) and over.locked():
                 pass
             waited = _processor_wait_seconds(native_id) - waited
             seconds = round(time.monotonic() - began_at - waited, 3)
-            if seconds <= HELD_SECONDS:
-                continue
-            self._holds.labels(holder.kind).inc()
-            log.warning(
-                "loop.held",
-                seconds=seconds,
-                kind=holder.kind,
-                detail=holder.place,
-                run_id=holder.run_id,
-                step_id=holder.step_id,
-                method=holder.method,
-                route=holder.route,
-            )
+            if seconds > HELD_SECONDS:
+                self._holds.labels(holder.kind).inc()
+                log.warning("loop.held", seconds=seconds, **asdict(holder))
 
 
 def _processor_wait_seconds(native_id: int) -> float:
@@ -123,7 +111,7 @@ class LoopHolder:
     """The step, request or other code that blocked the event loop."""
 
     kind: Literal["step", "request", "other"]
-    place: str | None
+    detail: str | None
     """Module and line of the innermost frame in the service's own code; None if there is none."""
     run_id: str | None = None
     step_id: str | None = None
@@ -152,11 +140,11 @@ def _holder(frame: FrameType | None) -> LoopHolder:
                 if holder is not None:
                     return holder
         elif module == "caseworker.engine.step_runner":
-            return LoopHolder(kind="step", place=place)
+            return LoopHolder(kind="step", detail=place)
         elif module == "caseworker.platform.http.application":
-            return LoopHolder(kind="request", place=place)
+            return LoopHolder(kind="request", detail=place)
         frame = frame.f_back
-    return LoopHolder(kind="other", place=place)
+    return LoopHolder(kind="other", detail=place)
 
 
 def _holder_in(place: str | None, variables: Mapping[str, Any]) -> LoopHolder | None:
@@ -164,8 +152,8 @@ def _holder_in(place: str | None, variables: Mapping[str, Any]) -> LoopHolder | 
     context, scope = variables.get("context"), variables.get("scope")
     if isinstance(context, FlowContext):
         run_id, step_id = context.run_id, context.path.text
-        return LoopHolder(kind="step", place=place, run_id=run_id, step_id=step_id)
+        return LoopHolder(kind="step", detail=place, run_id=run_id, step_id=step_id)
     if isinstance(scope, dict) and scope.get("type") == "http":
         route = getattr(scope.get("route"), "path", None)
-        return LoopHolder(kind="request", place=place, method=str(scope["method"]), route=route)
+        return LoopHolder(kind="request", detail=place, method=str(scope["method"]), route=route)
     return None

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from caseworker.main.agents import build_models
@@ -24,6 +24,8 @@ _TOOL: Final = ToolDefinition(
 
 Check = dict[str, Any]
 """The outcome of the check of one capability: its name, whether it works, and a reply or error."""
+Evidence = Callable[[ModelReply], Any]
+"""Returns the part of a reply that proves a capability."""
 
 
 def check_model(name: str, *, only_answer: bool = False) -> list[Check]:
@@ -52,50 +54,59 @@ def check_model(name: str, *, only_answer: bool = False) -> list[Check]:
 
 
 async def _checks(model: ChatModel, *, only_answer: bool) -> list[Check]:
-    checks: list[Check] = []
-
-    async def check(
-        capability: str, find: Callable[[ModelReply], Any], text: str, **fields: Any
-    ) -> None:
-        """Send a request; ``find`` returns the part of the reply that proves the capability."""
-        request = ModelRequest(
-            messages=(Message(role="user", content=text),),
-            max_output_tokens=model.max_output_tokens,
-            temperature=model.temperature,
-            timeout_seconds=model.timeout_seconds,
-            **fields,
-        )
-        try:
-            async with asyncio.timeout(model.timeout_seconds):
-                reply = await model.provider.complete(model.model, request)
-        except (ModelError, TimeoutError) as error:
-            problem = str(error) or "no answer in time"
-            checks.append({"capability": capability, "works": False, "detail": problem})
-            return
-        try:
-            evidence = find(reply)
-        except (ValueError, TypeError, LookupError):
-            evidence = None
-        detail = (
-            evidence or f"not in the reply {reply.text!r} {reply.incomplete_reason or ''}".strip()
-        )
-        checks.append({"capability": capability, "works": bool(evidence), "detail": detail})
-        if capability in ("plain answer", "streaming"):
-            counts = reply.usage and f"{reply.usage.tokens_in} in, {reply.usage.tokens_out} out"
-            usage = {"works": bool(counts), "detail": counts or "not reported"}
-            checks.append({"capability": f"usage of {capability}", **usage})
-
     question = "What is the capital of France? Answer with one word."
-    await check("plain answer", lambda reply: reply.text, question)
-    if checks[0]["works"] and not only_answer:
-        parts: list[Any] = []
-        stream = {"on_delta": parts.append}
-        await check("streaming", lambda reply: parts and reply.text, question, **stream)
-        text = "Call the tool to get the capital of France."
-        await check("tools", lambda reply: _arguments(reply.tool_calls[0]), text, tools=(_TOOL,))
-        text = "Name a country in Europe as a JSON object with the field country."
-        await check("JSON schema", _country, text, json_schema=_SCHEMA)
+    checks = await _check(model, "plain answer", lambda reply: reply.text, question)
+    if only_answer or not checks[0]["works"]:
+        return checks
+    parts: list[Any] = []
+    capabilities: Sequence[tuple[str, Evidence, str, dict[str, Any]]] = (
+        ("streaming", lambda reply: parts and reply.text, question, {"on_delta": parts.append}),
+        (
+            "tools",
+            lambda reply: _arguments(reply.tool_calls[0]),
+            "Call the tool to get the capital of France.",
+            {"tools": (_TOOL,)},
+        ),
+        (
+            "JSON schema",
+            _country,
+            "Name a country in Europe as a JSON object with the field country.",
+            {"json_schema": _SCHEMA},
+        ),
+    )
+    for capability, find, text, fields in capabilities:
+        checks += await _check(model, capability, find, text, **fields)
     return checks
+
+
+async def _check(
+    model: ChatModel, capability: str, find: Evidence, text: str, **fields: Any
+) -> list[Check]:
+    """Send a request; return the check of a capability, and of the usage if it is reported."""
+    request = ModelRequest(
+        messages=(Message(role="user", content=text),),
+        max_output_tokens=model.max_output_tokens,
+        temperature=model.temperature,
+        timeout_seconds=model.timeout_seconds,
+        **fields,
+    )
+    try:
+        async with asyncio.timeout(model.timeout_seconds):
+            reply = await model.provider.complete(model.model, request)
+    except (ModelError, TimeoutError) as error:
+        problem = str(error) or "no answer in time"
+        return [{"capability": capability, "works": False, "detail": problem}]
+    try:
+        evidence = find(reply)
+    except (ValueError, TypeError, LookupError):
+        evidence = None
+    detail = evidence or f"not in the reply {reply.text!r} {reply.incomplete_reason or ''}".strip()
+    check = {"capability": capability, "works": bool(evidence), "detail": detail}
+    if capability not in ("plain answer", "streaming"):
+        return [check]
+    counts = reply.usage and f"{reply.usage.tokens_in} in, {reply.usage.tokens_out} out"
+    usage = {"works": bool(counts), "detail": counts or "not reported"}
+    return [check, {"capability": f"usage of {capability}", **usage}]
 
 
 def _arguments(call: Any) -> str:

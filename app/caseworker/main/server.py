@@ -32,6 +32,7 @@ from caseworker.main.listeners import (
     forwarding_address,
     forwarding_served,
     health_served,
+    server_config,
 )
 from caseworker.main.process import Process
 from caseworker.main.supervisor import WorkerSlot, reserve
@@ -125,7 +126,7 @@ def serve(
         settings, url, executes=executes, recorder=recorder, address=address, place=place
     )
     app = build_app(process, metrics=place is None or place.is_only)
-    config = uvicorn.Config(
+    config = server_config(
         app,
         host=settings.server.host,
         port=settings.server.port,
@@ -133,11 +134,6 @@ def serve(
         http=bounded_by(connection_limits(settings), app.state.shared.bodies),
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ws="none",
-        lifespan="off",  # _Server opens the process itself and reports errors
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
         timeout_graceful_shutdown=int(settings.shutdown.grace_seconds + FORWARD_SECONDS) + 1,
     )
     _allow_connections(settings.server.max_connections)
