@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from os import unlink
@@ -123,6 +123,17 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
+QUIET: Final[Mapping[str, Any]] = {
+    "lifespan": "off",
+    "log_config": None,
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+}
+"""Options of uvicorn with which a :class:`Server` only serves. The process logs, reports errors,
+and is opened and closed around it."""
+
+
 class Server(uvicorn.Server):
     """A server that waits for its end, where uvicorn polls ten times a second.
 
@@ -161,27 +172,11 @@ class Server(uvicorn.Server):
         return opened
 
 
-def server_config(app: Any, **options: Any) -> uvicorn.Config:
-    """Return the configuration of a :class:`Server`, which logs nothing itself.
-
-    The process is opened and closed around the server, not as its lifespan.
-    """
-    return uvicorn.Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        **options,
-    )
-
-
 @asynccontextmanager
 async def _served(
     app: Any, listening: Sequence[socket.socket], **options: Any
 ) -> AsyncIterator[None]:
-    server = Server(server_config(app, timeout_graceful_shutdown=1, **options))
+    server = Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **QUIET, **options))
     serving = asyncio.create_task(server._serve(list(listening)), name="listener")
     try:
         yield

@@ -27,12 +27,12 @@ from caseworker.main.configuration import url_of
 from caseworker.main.features import FEATURES, PROBLEM_TYPES, open_features
 from caseworker.main.lifetime import collect_garbage_seldom, end_undisturbed, run_to_end
 from caseworker.main.listeners import (
+    QUIET,
     Server,
     connection_limits,
     forwarding_address,
     forwarding_served,
     health_served,
-    server_config,
 )
 from caseworker.main.process import Process
 from caseworker.main.supervisor import WorkerSlot, reserve
@@ -126,8 +126,9 @@ def serve(
         settings, url, executes=executes, recorder=recorder, address=address, place=place
     )
     app = build_app(process, metrics=place is None or place.is_only)
-    config = server_config(
+    config = uvicorn.Config(
         app,
+        **QUIET,
         host=settings.server.host,
         port=settings.server.port,
         loop="uvloop",
