@@ -126,11 +126,9 @@ class Process:
         self._is_alone = place is not None and place.is_alone
         sizes, limits = pool_sizes(settings), store_limits(settings)
         self._patience, self._engines = sizes.patience, open_engines(url, sizes)
+        tenants_wait = settings.quotas.max_running is not None
         self._journal = PostgresJournal(
-            url,
-            self._patience,
-            tenants_wait=settings.quotas.max_running is not None,
-            usual=settings.quotas.quota,
+            url, self._patience, tenants_wait=tenants_wait, usual=settings.quotas.quota
         )
         leaves_suspects = self._table is not None
         self._store = PostgresRuns(
