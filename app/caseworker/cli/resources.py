@@ -219,8 +219,7 @@ def call_tool(
     """Call a tool, as a run of a graph with one step."""
     data = {"tool": name, "args": json_argument(arguments, "ARGUMENTS")}
     graph = {"steps": [{"id": "call", "type": "tool", "data": data}], "edges": []}
-    body = {"kind": "graph", "graph": graph}
-    post(body, url, wait=wait, run_id=None, budget={}, as_json=as_json)
+    post({"kind": "graph", "graph": graph}, budget={}, url=url, wait=wait, as_json=as_json)
 
 
 def _all_tools(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
