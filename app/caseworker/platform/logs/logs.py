@@ -79,6 +79,17 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(threshold)
+    _configure_libraries(threshold)
+    structlog.configure(
+        processors=[*_collecting(), *_rendering(form)],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=lambda *name: _LineLogger(handler, *name),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _configure_libraries(threshold: int) -> None:
+    """Let libraries log less, and only through the root logger."""
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _SILENT:
@@ -89,12 +100,6 @@ def configure_logging(
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     logging.captureWarnings(True)
-    structlog.configure(
-        processors=[*_collecting(), *_rendering(form)],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=lambda *name: _LineLogger(handler, *name),
-        cache_logger_on_first_use=False,
-    )
 
 
 class _LineLogger:
