@@ -251,7 +251,7 @@ def check_endpoint(
     money: a plain answer, a stream, a tool call and JSON that follows a schema. Exits with 1 if the
     plain answer fails.
     """
-    from caseworker.main.model_check import check_model
+    from caseworker.main.checks import check_model
 
     with startup_errors():
         checks = check_model(name)

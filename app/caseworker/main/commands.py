@@ -180,7 +180,7 @@ def check_configuration(*, load: bool = False) -> CheckedConfiguration:
 def _load_plugins(settings: Settings) -> None:
     from caseworker.main.agent_folder import read_agents, require_valid, with_code_agents
     from caseworker.main.agents import check_providers
-    from caseworker.main.graph_checks import graph_problems
+    from caseworker.main.checks import graph_problems
     from caseworker.main.plugins import installed_agents
     from caseworker.nodes.nesting import DefinitionKind
     from caseworker.runs.kinds import KINDS
@@ -197,7 +197,7 @@ def _load_plugins(settings: Settings) -> None:
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return all problems of a graph as JSON objects, without using a service or database."""
     settings = read_settings().settings
-    from caseworker.main.graph_checks import graph_problems
+    from caseworker.main.checks import graph_problems
 
     return [
         {"place": each.place, "message": each.message, "severity": each.severity.value}

@@ -219,7 +219,7 @@ def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:
 
 
 def _answer(name: str, model: str) -> tuple[bool, str]:
-    from caseworker.main.model_check import check_model
+    from caseworker.main.checks import check_model
 
     began = time.monotonic()
     try:

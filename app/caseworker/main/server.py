@@ -23,7 +23,7 @@ from caseworker.main.agent_folder import (
     register_agents,
     with_code_agents,
 )
-from caseworker.main.configuration import url_of
+from caseworker.main.configuration import StartupError, logged_settings, url_of
 from caseworker.main.features import FEATURES, PROBLEM_TYPES, open_features
 from caseworker.main.lifetime import collect_garbage_seldom, end_undisturbed, run_to_end
 from caseworker.main.listeners import (
@@ -142,6 +142,30 @@ def serve(
     sockets = reserve(config.host, config.port) if place is None else list(place.sockets)
     run_to_end(server.serve(sockets), handles_signals=True)
     end_undisturbed()
+
+
+def create_app() -> FastAPI:
+    """Return the API application, which uses the configured database.
+
+    Raises:
+        StartupError: the configuration is invalid, or ``database.url`` is not set.
+    """
+    settings = logged_settings()
+    url = settings.database.url
+    if url is None:
+        raise StartupError(
+            "database.url is required: only the caseworker command runs an embedded database."
+        )
+    executes = settings.worker.enabled
+    address = forwarding_address(settings, None) if executes else None
+    process = Process(settings, url.get_secret_value(), executes=executes, address=address)
+
+    @asynccontextmanager
+    async def served(app: FastAPI) -> AsyncIterator[None]:
+        async with process.opened(), forwarding_served(process, app, None):
+            yield
+
+    return build_app(process, lifespan=served)
 
 
 @asynccontextmanager

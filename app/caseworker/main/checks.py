@@ -1,16 +1,21 @@
-"""Check which capabilities of a configured model work with its endpoint."""
+"""Check graphs and models with the configuration of this machine, without a service."""
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from caseworker.main.agents import build_models
+from caseworker.core.graph.problems import Problem
+from caseworker.features.definitions.definitions import problems_alone
+from caseworker.main.agents import build_catalog, build_models, build_tools
 from caseworker.main.configuration import read_settings
 from caseworker.main.errors import StartupError
+from caseworker.main.limits import api_limits
+from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
 from caseworker.models.ports import Message, ModelError, ModelReply, ModelRequest, ToolDefinition
 from caseworker.models.table import ChatModel
 from caseworker.platform.suggestions import suggestion
+from caseworker.settings.schema import Settings
 
 _SCHEMA: Final = {
     "type": "object",
@@ -115,3 +120,30 @@ def _arguments(call: Any) -> str:
 
 def _country(reply: ModelReply) -> Any:
     return isinstance(json.loads(reply.text)["country"], str) and reply.text
+
+
+def graph_problems(
+    settings: Settings, graphs: Sequence[Mapping[str, Any]]
+) -> Sequence[Sequence[Problem]]:
+    """Return all problems of each graph, checked with the tools and functions of this machine.
+
+    Calls no model and starts no tool server. Registered graphs and agents are not looked up.
+
+    Raises:
+        StartupError: a configured provider, tool or function cannot be created.
+    """
+
+    async def examined() -> Sequence[Sequence[Problem]]:
+        toolbox = Toolbox(settings.tools)
+        tools = build_tools(settings, toolbox.tools, toolbox.servers)
+        models = build_models(settings)
+        try:
+            functions, code = installed_functions(), installed_agents(settings.agents.plugins)
+            catalog = build_catalog(settings, models, tools, toolbox, functions, code)
+            limits = api_limits(settings).of_graphs
+            return [problems_alone(catalog, limits, graph) for graph in graphs]
+        finally:
+            await models.aclose()
+            await toolbox.aclose()
+
+    return asyncio.run(examined())
