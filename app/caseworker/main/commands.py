@@ -76,8 +76,7 @@ def run_server(
             if place.is_first:
                 await started(url)
 
-        with database_errors():
-            serve(settings, url, executes=executes, started=answers, place=place)
+        serve(settings, url, executes=executes, started=answers, place=place)
 
     with open_database(settings, migrate=migrate) as url:
         if record is not None:  # a process that is started again would replace the file
@@ -106,10 +105,9 @@ def _supervise(
     from caseworker.main.worker import work_alone
 
     def executed(place: Any) -> None:
-        with lifetime():
+        with lifetime(), database_errors():
             if place.is_alone:
-                with database_errors():
-                    work_alone(settings, url, place)
+                work_alone(settings, url, place)
             else:
                 serve(place)
 
@@ -135,15 +133,10 @@ def run_worker(*, migrate: bool) -> None:
     ``migrate`` is whether to upgrade the database first.
     """
     settings = logged_settings()
-    from caseworker.main.supervisor import WorkerSlot
     from caseworker.main.worker import work
 
-    def work_at(place: WorkerSlot) -> None:
-        with database_errors():
-            work(settings, url, place)
-
     with open_database(settings, migrate=migrate) as url:
-        _supervise(settings, url, None, count=1, serve=work_at)
+        _supervise(settings, url, None, count=1, serve=partial(work, settings, url))
 
 
 @dataclass(frozen=True, slots=True)
