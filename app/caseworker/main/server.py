@@ -14,7 +14,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from caseworker.faces.mcp_server.endpoint import McpEndpoint
-from caseworker.faces.mcp_server.offers import agent_tools, tools_of_kinds
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.main.agent_folder import (
@@ -84,9 +83,7 @@ def build_app(
             *runs.router.routes,  # the most frequent ones come first
             *viewer_routes(),  # before the routes of traces: browsers get a page instead
             *(route for feature in FEATURES for route in feature.routes),
-            LabelledRoute(
-                "/mcp", McpEndpoint(number, (tools_of_kinds, agent_tools)), include_in_schema=False
-            ),
+            LabelledRoute("/mcp", McpEndpoint(number), include_in_schema=False),
         ],
         errors={error: kind for each in FEATURES for error, kind in each.errors.items()},
         problems=PROBLEM_TYPES,
