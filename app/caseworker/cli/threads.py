@@ -90,7 +90,7 @@ def send(
 
 
 def _show_event(written: Any, event: Event) -> None:
-    """Print what an event adds to a ``StreamedText``, or how to decide the approval it requests."""
+    """Print the text that an event adds to a ``StreamedText``, or explain the approval request."""
     before = written.content
     if written.add(event):
         _show_piece(before, written.content)

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Literal
@@ -90,8 +90,20 @@ class LoopWatch:
             waited = _processor_wait_seconds(native_id) - waited
             seconds = round(time.monotonic() - began_at - waited, 3)
             if seconds > HELD_SECONDS:
-                self._holds.labels(holder.kind).inc()
-                log.warning("loop.held", seconds=seconds, **asdict(holder))
+                self._report(holder, seconds)
+
+    def _report(self, holder: "LoopHolder", seconds: float) -> None:
+        self._holds.labels(holder.kind).inc()
+        log.warning(
+            "loop.held",
+            seconds=seconds,
+            kind=holder.kind,
+            detail=holder.place,
+            run_id=holder.run_id,
+            step_id=holder.step_id,
+            method=holder.method,
+            route=holder.route,
+        )
 
 
 def _processor_wait_seconds(native_id: int) -> float:
@@ -111,7 +123,7 @@ class LoopHolder:
     """The step, request or other code that blocked the event loop."""
 
     kind: Literal["step", "request", "other"]
-    detail: str | None
+    place: str | None
     """Module and line of the innermost frame in the service's own code; None if there is none."""
     run_id: str | None = None
     step_id: str | None = None
@@ -140,11 +152,11 @@ def _holder(frame: FrameType | None) -> LoopHolder:
                 if holder is not None:
                     return holder
         elif module == "caseworker.engine.step_runner":
-            return LoopHolder(kind="step", detail=place)
+            return LoopHolder(kind="step", place=place)
         elif module == "caseworker.platform.http.application":
-            return LoopHolder(kind="request", detail=place)
+            return LoopHolder(kind="request", place=place)
         frame = frame.f_back
-    return LoopHolder(kind="other", detail=place)
+    return LoopHolder(kind="other", place=place)
 
 
 def _holder_in(place: str | None, variables: Mapping[str, Any]) -> LoopHolder | None:
@@ -152,8 +164,8 @@ def _holder_in(place: str | None, variables: Mapping[str, Any]) -> LoopHolder | 
     context, scope = variables.get("context"), variables.get("scope")
     if isinstance(context, FlowContext):
         run_id, step_id = context.run_id, context.path.text
-        return LoopHolder(kind="step", detail=place, run_id=run_id, step_id=step_id)
+        return LoopHolder(kind="step", place=place, run_id=run_id, step_id=step_id)
     if isinstance(scope, dict) and scope.get("type") == "http":
         route = getattr(scope.get("route"), "path", None)
-        return LoopHolder(kind="request", detail=place, method=str(scope["method"]), route=route)
+        return LoopHolder(kind="request", place=place, method=str(scope["method"]), route=route)
     return None

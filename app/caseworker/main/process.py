@@ -413,7 +413,7 @@ class Process:
         )
 
     async def _warn_of_records(self) -> None:
-        """Log what the database lacks: statistics, and the packages of some of its runs."""
+        """Log tables without statistics, and runs whose packages are not installed."""
         if unknown := await tables_without_statistics(self._engines.work):
             log.warning("statistics.missing", records=unknown, advice=ADVICE)
         for sentence in await runs_of_missing_kinds(self._engines.work):
