@@ -6,7 +6,6 @@ from caseworker.features.artifacts import http
 from caseworker.features.artifacts.postgres import PostgresArtifacts, drop_artifacts
 from caseworker.features.feature import Feature, Opened
 
-
 ARTIFACTS: Final = Feature(
     name="artifacts",
     routes=http.router.routes,

@@ -8,7 +8,6 @@ from caseworker.features.erasure.service import Erasing
 from caseworker.features.feature import Feature, Opened
 from caseworker.runs.service import RunService
 
-
 ERASURE: Final = Feature(
     name="erasure",
     routes=http.router.routes,

@@ -6,7 +6,6 @@ from caseworker.features.feature import Feature, Opened
 from caseworker.features.quotas import http
 from caseworker.features.quotas.postgres import PostgresQuotas
 
-
 QUOTAS: Final = Feature(
     name="quotas",
     routes=http.router.routes,
