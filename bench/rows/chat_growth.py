@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import cache
 from typing import Any, Final
 
 import httpx
@@ -138,8 +139,13 @@ async def _post(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dic
     return answer
 
 
+@cache
 def _text(number: int) -> str:
-    """Return a text of words, another one for each number."""
+    """Return a text of words, another one for each number.
+
+    Texts are kept: creating those of 1,000 messages takes long enough to cool the caches that a
+    turn finds warm when turns follow each other.
+    """
     chance, words, length = random.Random(number), [], 0
     while length < LETTERS:
         words.append("".join(chance.choices("etaoinshrdlucmfwypvbgk", k=chance.randint(2, 9))))

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from caseworker.main.process import api_limits as limits_of
+from caseworker.main.limits import api_limits as limits_of
 from caseworker.settings.schema import AuthSettings, ServerSettings, Settings
 from tests.support.api import Api, all_ready, client_of
 from tests.support.limits import api_limits

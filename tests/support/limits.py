@@ -6,7 +6,7 @@ from typing import Any
 from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
 from caseworker.core.trace.payloads import REDACTED
 from caseworker.features.artifacts.storage import ArtifactLimits
-from caseworker.main import agents, process
+from caseworker.main import agents, limits
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.table import ChatModel
 from caseworker.platform.postgres.connections import Patience
@@ -25,7 +25,7 @@ SETTINGS = Settings()
 
 def api_limits(**changes: Any) -> ApiLimits:
     """Return limits of the HTTP layer."""
-    return replace(process.api_limits(SETTINGS), **{"default_timezone": "UTC", **changes})
+    return replace(limits.api_limits(SETTINGS), **{"default_timezone": "UTC", **changes})
 
 
 def patience(**changes: Any) -> Patience:
@@ -46,7 +46,7 @@ def pool_sizes(
 
 def store_limits(**changes: Any) -> StoreLimits:
     """Return limits of the store."""
-    return replace(process.store_limits(SETTINGS), **changes)
+    return replace(limits.store_limits(SETTINGS), **changes)
 
 
 def retry_policy(**changes: Any) -> RetryPolicy:
@@ -56,12 +56,12 @@ def retry_policy(**changes: Any) -> RetryPolicy:
 
 def executor_limits(**changes: Any) -> ExecutorLimits:
     """Return the limits of an executor."""
-    return replace(process.executor_limits(SETTINGS), **changes)
+    return replace(limits.executor_limits(SETTINGS), **changes)
 
 
 def artifact_limits(**changes: Any) -> ArtifactLimits:
     """Return the limits of stored files."""
-    return replace(process.artifact_limits(SETTINGS), **changes)
+    return replace(limits.artifact_limits(SETTINGS), **changes)
 
 
 def graph_limits(**changes: Any) -> GraphLimits:

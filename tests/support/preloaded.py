@@ -207,7 +207,7 @@ if __name__ == "__main__":
     from caseworker_cases.tools.dates.reader import DateReader
 
     modules = {module for panel in COMMANDS.values() for module, _ in panel.values()} - {None}
-    for name in ("main.application", "main.commands", *(f"cli.{module}" for module in modules)):
+    for name in ("main.server", "main.commands", *(f"cli.{module}" for module in modules)):
         import_module(f"caseworker.{name}")
     for tool in entry_points(group="caseworker.tools"):
         tool.load()

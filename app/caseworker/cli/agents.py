@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from caseworker.cli.budget_options import with_budget
 from caseworker.cli.definitions import add_definition_commands, reference, show_registered
 from caseworker.cli.output import AsJson, fail, json_argument, startup_errors
-from caseworker.cli.runs import ChosenId, Wait, post
+from caseworker.cli.runs import submits_run
 from caseworker.cli.service import Url, connected
 
 cli = typer.Typer(
@@ -22,27 +21,22 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @cli.command("run")
-@with_budget
+@submits_run
 def run_agent_command(
     agent: Annotated[str, typer.Argument(help=AGENT_HELP)],
     text: Annotated[str | None, typer.Argument(help="Input for the agent.")] = None,
     *,
-    budget: Mapping[str, float],
     inputs: Annotated[
         str | None, typer.Option(help="Values of the agent's variables, as a JSON object.")
     ] = None,
-    url: Url = None,
-    wait: Wait = 30,
-    run_id: ChosenId = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Mapping[str, Any]:
     """Run an agent and print its answer."""
     body: dict[str, Any] = {"kind": "agent", "agent": agent_argument(agent)}
     if text is not None:
         body["input"] = text
     if inputs is not None:
         body["inputs"] = json_argument(inputs, "--inputs")
-    post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+    return body
 
 
 @cli.command("register")

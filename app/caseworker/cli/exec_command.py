@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote
@@ -122,7 +123,7 @@ def exec_program_command(
     }
     body = {key: value for key, value in fields.items() if value not in (None, {})}
     with connected(url) as client:
-        job = _Job(context, client, command, finish_seconds=finish_seconds, most_restarts=restarts)
+        job = _Job(context, client, command, finish_seconds, restarts)
         job.execute({"kind": "external", **body})
 
 
@@ -180,24 +181,16 @@ class _Keeper:
         return self.client.get_run(self._run_id)
 
 
+@dataclass(slots=True)
 class _Job:
     """A command that is executed in a run, and again after failures if that is allowed."""
 
-    def __init__(
-        self,
-        context: typer.Context,
-        client: CaseworkerClient,
-        command: list[str],
-        *,
-        finish_seconds: float,
-        most_restarts: int,
-    ) -> None:
-        self._context = context
-        self._client = client
-        self._command = command
-        self._finish_seconds = finish_seconds
-        self._most_restarts = most_restarts
-        self._restarts = 0
+    context: typer.Context
+    client: CaseworkerClient
+    command: list[str]
+    finish_seconds: float
+    most_restarts: int
+    restarts: int = 0
 
     def execute(self, body: Mapping[str, Any]) -> None:
         """Create or resume the run of a body, and run the command in it.
@@ -206,24 +199,15 @@ class _Job:
             typer.Exit: always, unless the run has completed before.
             CaseworkerError: the service refused the run.
         """
-        try:
-            run = self._client.create_run(body)
-        except ApiError as error:
-            if error.code == "run-conflict" and (run_id := body.get("run_id")) is not None:
-                fail(
-                    f"{explained(error)}\nThis command continues a run only with the options that "
-                    f"it began with. To continue run {run_id} with others after its end, use "
-                    f"--from {run_id} instead of --run-id {run_id}."
-                )
-            raise
+        run = self._created(body)
         while run.access is not None:
-            url = self._client.settings.base_url
+            url = self.client.settings.base_url
             page = f"{url}/ui/runs/{quote(run.run_id, safe='')}"
             _say(run, f"attempt {run.attempt} ({page})")
             with CaseworkerClient(url, api_key=run.access.key, retry=_SINGLE_ATTEMPT) as client:
                 keeper = _Keeper(client, run.run_id)
                 code, is_interrupted = _run_command(
-                    self._command, _variables(run, run.access, url), keeper
+                    self.command, _variables(run, run.access, url), keeper
                 )
                 if code:
                     keeper.beat()
@@ -239,17 +223,29 @@ class _Job:
         )
         end_by(run.status)
 
+    def _created(self, body: Mapping[str, Any]) -> Run:
+        try:
+            return self.client.create_run(body)
+        except ApiError as error:
+            if error.code == "run-conflict" and (run_id := body.get("run_id")) is not None:
+                fail(
+                    f"{explained(error)}\nThis command continues a run only with the options that "
+                    f"it began with. To continue run {run_id} with others after its end, use "
+                    f"--from {run_id} instead of --run-id {run_id}."
+                )
+            raise
+
     def _may_restart(self, keeper: _Keeper, code: int) -> bool:
         """Count a failure, unless the service was away; return whether to restart the command."""
-        if not code or keeper.has_ended or not self._most_restarts:
+        if not code or keeper.has_ended or not self.most_restarts:
             return False
-        self._restarts += not keeper.was_away
-        return self._restarts <= self._most_restarts
+        self.restarts += not keeper.was_away
+        return self.restarts <= self.most_restarts
 
     def _opened_again(self, body: Mapping[str, Any], run: Run) -> Run:
         """Open the next attempt of a run, once the service answers."""
         try:
-            return _patiently(partial(self._client.create_run, body), self._finish_seconds)
+            return _patiently(partial(self.client.create_run, body), self.finish_seconds)
         except CaseworkerError as error:
             if not _is_away(error):
                 raise
@@ -260,7 +256,7 @@ class _Job:
         is_killed = 128 < code <= 128 + signal.NSIG or is_interrupted
         finish = partial(keeper.finish, code, is_killed=is_killed)
         try:
-            ended = _patiently(finish, self._finish_seconds)
+            ended = _patiently(finish, self.finish_seconds)
         except CaseworkerError as error:
             if not _is_away(error):
                 _say(run, explained(error))
@@ -278,14 +274,14 @@ class _Job:
         if code == 0 or ended.status in _STOPPED:
             end_by(ended.status)
         if away:
-            line = self._line(self._command, run_id=None, source=run.run_id)
+            line = self._line(self.command, run_id=None, source=run.run_id)
             _say(run, f"can be resumed with:\n  {line}")
         raise typer.Exit(AWAY if away else code)
 
     def _leave_open(self, run: Run, code: int) -> NoReturn:
         """Exit with a code, and print the line that resumes the run."""
-        line = self._line(self._command, run_id=run.run_id)
-        seconds = self._context.params["idle_seconds"] or IDLE_SECONDS
+        line = self._line(self.command, run_id=run.run_id)
+        seconds = self.context.params["idle_seconds"] or IDLE_SECONDS
         later = f"After {seconds:g} seconds without a heartbeat it has failed"
         other = f"use --from {run.run_id} instead of --run-id {run.run_id}."
         _say(run, f"is open. Resume it with:\n  {line}\n{later}: then {other}")
@@ -293,7 +289,7 @@ class _Job:
 
     def _line(self, command: list[str], **changed: str | None) -> str:
         """Return the shell line for a command with the options of this one, partly changed."""
-        words, context = self._context.command_path.split(), self._context
+        words, context = self.context.command_path.split(), self.context
         for option in context.command.params:
             name = option.name or ""
             source = context.get_parameter_source(name)

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from caseworker.cli.budget_options import with_budget
 from caseworker.cli.definitions import add_definition_commands, reference, show_registered
 from caseworker.cli.output import AsJson, fail, json_argument, out, show, show_json, startup_errors
-from caseworker.cli.runs import ChosenId, Wait, post
+from caseworker.cli.runs import submits_run
 from caseworker.cli.service import NOT_COMPLETED, Url, connected
 
 cli = typer.Typer(
@@ -21,7 +20,7 @@ GraphFile = Annotated[str, typer.Argument(help="JSON file with a graph; - reads 
 
 
 @cli.command("run")
-@with_budget
+@submits_run
 def run_graph(
     graph: Annotated[
         str,
@@ -31,20 +30,15 @@ def run_graph(
         ),
     ],
     *,
-    budget: Mapping[str, float],
     value: Annotated[
         str | None, typer.Option("--input", help="Input of the graph, as JSON.")
     ] = None,
-    url: Url = None,
-    wait: Wait = 30,
-    run_id: ChosenId = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Mapping[str, Any]:
     """Run a graph and print its outputs."""
     body: dict[str, Any] = {"kind": "graph", "graph": _graph(graph)}
     if value is not None:
         body["input"] = json_argument(value, "--input")
-    post(body, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+    return body
 
 
 @cli.command("register")

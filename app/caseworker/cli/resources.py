@@ -219,8 +219,7 @@ def call_tool(
     """Call a tool, as a run of a graph with one step."""
     data = {"tool": name, "args": json_argument(arguments, "ARGUMENTS")}
     graph = {"steps": [{"id": "call", "type": "tool", "data": data}], "edges": []}
-    body = {"kind": "graph", "graph": graph}
-    post(body, url, wait=wait, run_id=None, budget={}, as_json=as_json)
+    post({"kind": "graph", "graph": graph}, budget={}, url=url, wait=wait, as_json=as_json)
 
 
 def _all_tools(page: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -252,7 +251,7 @@ def check_endpoint(
     money: a plain answer, a stream, a tool call and JSON that follows a schema. Exits with 1 if the
     plain answer fails.
     """
-    from caseworker.main.model_check import check_model
+    from caseworker.main.checks import check_model
 
     with startup_errors():
         checks = check_model(name)

@@ -20,6 +20,7 @@ from caseworker.core.trace.snapshot import Snapshot
 
 cli = typer.Typer()
 
+EventsAsJson = Annotated[bool, typer.Option("--json", help="Print one event per line as JSON.")]
 _DRAWN_A_SECOND = 8
 
 
@@ -30,9 +31,7 @@ def events(
     after: Annotated[
         int, typer.Option(min=0, help="Start after the event with this sequence number.")
     ] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one event per line as JSON.")
-    ] = False,
+    as_json: EventsAsJson = False,
 ) -> None:
     """Print the events of a run until it ends."""
     with connected(url) as client:
@@ -50,9 +49,7 @@ def events(
 def watch(
     run_id: RunId,
     url: Url = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one event per line as JSON.")
-    ] = False,
+    as_json: EventsAsJson = False,
 ) -> None:
     """Show a run live as a tree, or line by line without a terminal.
 

@@ -2,8 +2,11 @@
 
 import json
 import time
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Signature, signature
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -37,10 +40,8 @@ ChosenId = Annotated[
 ]
 
 
-@cli.command()
-@with_budget
-def run(
-    text: Annotated[str, typer.Argument(help="The question.")],
+def post(
+    body: Mapping[str, Any],
     *,
     budget: Mapping[str, float],
     url: Url = None,
@@ -48,8 +49,48 @@ def run(
     run_id: ChosenId = None,
     as_json: AsJson = False,
 ) -> None:
+    """Submit a run, wait for it and print its result.
+
+    ``body`` is the request body without ``run_id`` and ``budget``. ``wait`` is in seconds. The exit
+    code depends on the run's status.
+    """
+    identity = {} if run_id is None else {"run_id": run_id}
+    limits = {"budget": dict(budget)} if budget else {}
+    until = time.monotonic() + wait
+    with connected(url) as client:
+        posted = client.create_run({**body, **identity, **limits}, wait_seconds=wait)
+        posted = _waited_for(client, posted, until)
+        if as_json:
+            show_json(posted.as_json())
+        else:
+            show_end(posted)
+        if not posted.ended:
+            note_open(client, posted)
+        end_by(posted.status)
+
+
+_SUBMISSION: Final = list(signature(post).parameters.values())[2:]
+"""The options of each command that submits a run, next to its limits."""
+
+
+def submits_run(body_of: Callable[..., Mapping[str, Any]]) -> Callable[..., None]:
+    """Turn a function that returns the body of a run into a command, which submits the run."""
+
+    @wraps(body_of)
+    def command(*, budget: Mapping[str, float], **arguments: Any) -> None:
+        options = {each.name: arguments.pop(each.name) for each in _SUBMISSION}
+        post(body_of(**arguments), budget=budget, **options)
+
+    parameters = [*signature(body_of).parameters.values(), *_SUBMISSION]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return with_budget(command)
+
+
+@cli.command()
+@submits_run
+def run(text: Annotated[str, typer.Argument(help="The question.")]) -> Mapping[str, Any]:
     """Submit a case and print its answer."""
-    post({"input": text}, url, wait=wait, run_id=run_id, budget=budget, as_json=as_json)
+    return {"input": text}
 
 
 @cli.command("runs")
@@ -120,25 +161,10 @@ def erase_command(
     filters = _pairs(metadata)
     if not (filters or tenant):
         fail("Name the data to erase: --metadata KEY=VALUE, --tenant NAME or both.")
-    about = [f"{key}={value}" for key, value in filters.items()] or ["everything"]
-    about.append(f"of tenant {tenant}" if tenant else "of the tenant of the key")
     if not yes:
-        try:
-            question = f"Erase {' '.join(about)}? It cannot be restored."
-            confirmed = typer.confirm(question, err=True)
-        except typer.Abort:
-            fail("Nothing was erased. Without a terminal, add --yes.")
-        if not confirmed:
-            fail("Nothing was erased.")
-    erased = dict.fromkeys(("runs", "threads", "schedules"), 0)
+        _confirm_erasing(filters, tenant)
     with connected(url) as client:
-        while True:
-            part = client.erase_data(metadata=filters or None, tenant=tenant)
-            for name in erased:
-                erased[name] += getattr(part, name)
-            if part.complete:
-                break
-            typer.echo(f"Not complete yet; {counted(part.waiting, 'run')} must end.", err=True)
+        erased = _erased(client, filters, tenant)
     if as_json:
         show_json({**erased, "complete": True})
     else:
@@ -146,6 +172,32 @@ def erase_command(
         show(f"Erased {', '.join(texts)}.")
         if not any(erased.values()):
             note("There was no run, thread or schedule to erase.")
+
+
+def _confirm_erasing(filters: Mapping[str, str], tenant: str | None) -> None:
+    """Ask on the terminal; exit unless the answer is yes."""
+    about = [f"{key}={value}" for key, value in filters.items()] or ["everything"]
+    about.append(f"of tenant {tenant}" if tenant else "of the tenant of the key")
+    try:
+        question = f"Erase {' '.join(about)}? It cannot be restored."
+        confirmed = typer.confirm(question, err=True)
+    except typer.Abort:
+        fail("Nothing was erased. Without a terminal, add --yes.")
+    if not confirmed:
+        fail("Nothing was erased.")
+
+
+def _erased(
+    client: CaseworkerClient, filters: Mapping[str, str], tenant: str | None
+) -> Mapping[str, int]:
+    """Erase data until all of it is erased; return the number of erased records by type."""
+    erased = Counter(runs=0, threads=0, schedules=0)
+    while True:
+        part = client.erase_data(metadata=filters or None, tenant=tenant)
+        erased.update({name: getattr(part, name) for name in erased})
+        if part.complete:
+            return erased
+        typer.echo(f"Not complete yet; {counted(part.waiting, 'run')} must end.", err=True)
 
 
 @cli.command()
@@ -223,35 +275,6 @@ def approve(
             show_json(decided.as_json())
         elif decided.decision is not None:
             show(f"{decided.subject} of run {run_id}: {decided.decision.decision}.")
-
-
-def post(
-    body: Mapping[str, Any],
-    url: str | None,
-    *,
-    wait: int,
-    run_id: str | None,
-    budget: Mapping[str, float],
-    as_json: bool,
-) -> None:
-    """Submit a run, wait for it and print its result; shared by the commands that create runs.
-
-    ``body`` is the request body without ``run_id`` and ``budget``. ``wait`` is in seconds. The exit
-    code depends on the run's status.
-    """
-    identity = {} if run_id is None else {"run_id": run_id}
-    limits = {"budget": dict(budget)} if budget else {}
-    until = time.monotonic() + wait
-    with connected(url) as client:
-        posted = client.create_run({**body, **identity, **limits}, wait_seconds=wait)
-        posted = _waited_for(client, posted, until)
-        if as_json:
-            show_json(posted.as_json())
-        else:
-            show_end(posted)
-        if not posted.ended:
-            note_open(client, posted)
-        end_by(posted.status)
 
 
 def _waited_for(client: CaseworkerClient, run: Run, until: float) -> Run:

@@ -7,7 +7,7 @@ import typer
 from caseworker.cli.agents import AGENT_HELP, agent_argument
 from caseworker.cli.output import AsJson, json_of, out, show, show_json
 from caseworker.cli.runs import note_approval, show_end
-from caseworker.cli.service import Url, add_action, add_list, connected, end_by
+from caseworker.cli.service import Event, Url, add_action, add_list, connected, end_by
 
 cli = typer.Typer(no_args_is_help=True, help="Chat with agents in threads.")
 
@@ -71,27 +71,32 @@ def send(
             client.create_thread(thread_id=thread_id, agent=answering)
         written, status, run_id = StreamedText(), "", ""
         for event in client.stream_message(thread_id, text):
-            before, run_id = written.content, event.run_id
+            run_id = event.run_id
             if as_json:
                 show(json_of(event.as_json()))
-            elif written.add(event):
-                _show_piece(before, written.content)
-            elif event.type == "approval.requested":
-                data = event.data
-                note_approval(run_id, str(data.get("approval_id")), str(data.get("subject")))
+            else:
+                _show_event(written, event)
             if event.ends:
                 status = event.type.removeprefix("run.")
-        if as_json:
-            end_by(status)
-            return
-        if not written.content:
-            answers = client.list_messages(thread_id)
-            answer = next((one.content for one in answers if one.run_id == run_id), None)
-            out.print(answer or "", markup=False, end="")
-        out.print()
-        if status != "completed":
-            show_end(client.get_run(run_id))
+        if not as_json:
+            if not written.content:
+                answers = client.list_messages(thread_id)
+                answer = next((one.content for one in answers if one.run_id == run_id), None)
+                out.print(answer or "", markup=False, end="")
+            out.print()
+            if status != "completed":
+                show_end(client.get_run(run_id))
         end_by(status)
+
+
+def _show_event(written: Any, event: Event) -> None:
+    """Print the text that an event adds to a ``StreamedText``, or explain the approval request."""
+    before = written.content
+    if written.add(event):
+        _show_piece(before, written.content)
+    elif event.type == "approval.requested":
+        approval_id, subject = event.data.get("approval_id"), event.data.get("subject")
+        note_approval(event.run_id, str(approval_id), str(subject))
 
 
 def _show_piece(before: str, now: str) -> None:

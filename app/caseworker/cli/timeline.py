@@ -42,12 +42,8 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
         node["start_ts_ms"] + duration_ms(node, snapshot) for node in snapshot["nodes"].values()
     )
     total_ms = max(max(ends) - began, 1)
-    table = Table("  call", "status", f"0 to {duration(total_ms)}", box=None, pad_edge=False)
-    table.columns[0].no_wrap, table.columns[0].max_width = True, _LABEL
-    table.columns[2].min_width = table.columns[2].max_width = _BAR
     critical = {segment.node_id for segment in critical_path(WorkTimes.of(snapshot))}
-    for heading in ("took", "tokens", "cost"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = _empty_table(total_ms)
     shortest_ms = total_ms / _BAR  # keeps calls of zero duration visible
     for node, branch in islice(_tree(snapshot, root), max_calls):
         node_status, lasted = rows.status(node), duration_ms(node, snapshot)
@@ -66,6 +62,15 @@ def print_timeline(snapshot: Snapshot, *, status: str, max_calls: int = MAX_CALL
         show("* on the critical path of the run")
     if (hidden := len(snapshot["nodes"]) - max_calls) > 0:
         show(f"… and {counted(hidden, 'more call')}. --max-calls shows more, --json shows all.")
+
+
+def _empty_table(total_ms: int) -> Table:
+    table = Table("  call", "status", f"0 to {duration(total_ms)}", box=None, pad_edge=False)
+    table.columns[0].no_wrap, table.columns[0].max_width = True, _LABEL
+    table.columns[2].min_width = table.columns[2].max_width = _BAR
+    for heading in ("took", "tokens", "cost"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def _label(node: TraceNode, branch: str, *, is_critical: bool) -> Text:

@@ -9,6 +9,6 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if name != "create_app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from caseworker.main.application import create_app
+    from caseworker.main.server import create_app
 
     return create_app

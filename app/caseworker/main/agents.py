@@ -21,7 +21,7 @@ from caseworker.models.families import family_of
 from caseworker.models.fields.provider_tools import ToolPrice
 from caseworker.models.forms import StructuredOutput
 from caseworker.models.gateway import ChatModel, ModelGateway
-from caseworker.models.ports import ModelEndpoint, RateLimit, RateLimits
+from caseworker.models.ports import ModelEndpoint, ModelProvider, RateLimit, RateLimits
 from caseworker.models.pricing import ListPrice, TokenPrice, no_list_price
 from caseworker.models.recorded import Recorder, RecordingProvider
 from caseworker.models.speeds import tokens_per_second_at
@@ -101,44 +101,13 @@ def build_models(
         StartupError: a configured provider is not registered or cannot be created.
     """
     providers = check_providers(settings)
-
-    def model(place: str, model_settings: ModelSettings) -> ChatModel:
-        endpoint = ModelEndpoint(
-            model=model_settings.chosen_model,
-            base_url=model_settings.base_url,
-            api_key=model_settings.api_key.get_secret_value() if model_settings.api_key else None,
-            recording=model_settings.recording,
-            max_reply_bytes=settings.limits.max_reply_kb * 1024,
-        )
-        provider = providers.make(model_settings.chosen_provider, endpoint)
-        return ChatModel(
-            provider=RecordingProvider(provider, recorder) if recorder else provider,
-            model=model_settings.chosen_model,
-            name=_name_at(place),
-            temperature=model_settings.temperature,
-            max_output_tokens=model_settings.max_output_tokens or DEFAULT_OUTPUT_TOKENS,
-            largest_output_tokens=model_settings.max_output_tokens
-            or family_of(model_settings.chosen_model).output_tokens,
-            max_image_tokens=model_settings.max_image_tokens,
-            min_output_tokens=settings.budget.min_output_tokens,
-            timeout_seconds=model_settings.timeout_seconds,
-            structured_output=StructuredOutput(model_settings.structured_output),
-            price=_configured_price(model_settings),
-            limit=_rate_limit(model_settings),
-            stream=model_settings.stream,
-            tokens_per_second=model_settings.tokens_per_second
-            or tokens_per_second_at(model_settings.base_url),
-            capabilities=model_settings.capabilities,
-            provider_tools={
-                name: ToolPrice(**dict(price))
-                for name, price in model_settings.chosen_provider_tools.items()
-            },
-        )
-
-    chat_models = {
-        place: model(place, model_settings)
-        for place, model_settings in _configured(settings).items()
-    }
+    chat_models: dict[str, ChatModel] = {}
+    for place, configured in _configured(settings).items():
+        endpoint = _endpoint(settings, configured)
+        provider = providers.make(configured.chosen_provider, endpoint)
+        if recorder is not None:
+            provider = RecordingProvider(provider, recorder)
+        chat_models[place] = _chat_model(settings, place, configured, provider)
     firsts: dict[str, ChatModel] = {}
     table = ModelTable()
     table.allow_unlisted = settings.models.allow_unlisted
@@ -150,6 +119,44 @@ def build_models(
     retry = retry_policy(settings.retry)
     turns = None if limits is None else Turns(limits)
     return ModelGateway(table, _list_price(settings), retry, payloads_of(settings), turns)
+
+
+def _endpoint(settings: Settings, configured: ModelSettings) -> ModelEndpoint:
+    return ModelEndpoint(
+        model=configured.chosen_model,
+        base_url=configured.base_url,
+        api_key=configured.api_key.get_secret_value() if configured.api_key else None,
+        recording=configured.recording,
+        max_reply_bytes=settings.limits.max_reply_kb * 1024,
+    )
+
+
+def _chat_model(
+    settings: Settings, place: str, configured: ModelSettings, provider: ModelProvider
+) -> ChatModel:
+    """Return the model that is configured at ``place``, without its fallbacks."""
+    most_tokens = configured.max_output_tokens
+    return ChatModel(
+        provider=provider,
+        model=configured.chosen_model,
+        name=_name_at(place),
+        temperature=configured.temperature,
+        max_output_tokens=most_tokens or DEFAULT_OUTPUT_TOKENS,
+        largest_output_tokens=most_tokens or family_of(configured.chosen_model).output_tokens,
+        max_image_tokens=configured.max_image_tokens,
+        min_output_tokens=settings.budget.min_output_tokens,
+        timeout_seconds=configured.timeout_seconds,
+        structured_output=StructuredOutput(configured.structured_output),
+        price=_configured_price(configured),
+        limit=_rate_limit(configured),
+        stream=configured.stream,
+        tokens_per_second=configured.tokens_per_second or tokens_per_second_at(configured.base_url),
+        capabilities=configured.capabilities,
+        provider_tools={
+            name: ToolPrice(**dict(price))
+            for name, price in configured.chosen_provider_tools.items()
+        },
+    )
 
 
 def check_providers(settings: Settings) -> Providers:

@@ -76,8 +76,7 @@ def run_server(
             if place.is_first:
                 await started(url)
 
-        with database_errors():
-            serve(settings, url, executes=executes, started=answers, place=place)
+        serve(settings, url, executes=executes, started=answers, place=place)
 
     with open_database(settings, migrate=migrate) as url:
         if record is not None:  # a process that is started again would replace the file
@@ -101,15 +100,14 @@ def _supervise(
     ``serve`` is called in each process with its :class:`WorkerSlot`.
     """
     from caseworker.main.deaths import count_death
-    from caseworker.main.process import pool_sizes
+    from caseworker.main.limits import pool_sizes
     from caseworker.main.supervisor import ProcessSupervisor
     from caseworker.main.worker import work_alone
 
     def executed(place: Any) -> None:
-        with lifetime():
+        with lifetime(), database_errors():
             if place.is_alone:
-                with database_errors():
-                    work_alone(settings, url, place)
+                work_alone(settings, url, place)
             else:
                 serve(place)
 
@@ -135,15 +133,10 @@ def run_worker(*, migrate: bool) -> None:
     ``migrate`` is whether to upgrade the database first.
     """
     settings = logged_settings()
-    from caseworker.main.supervisor import WorkerSlot
     from caseworker.main.worker import work
 
-    def work_at(place: WorkerSlot) -> None:
-        with database_errors():
-            work(settings, url, place)
-
     with open_database(settings, migrate=migrate) as url:
-        _supervise(settings, url, None, count=1, serve=work_at)
+        _supervise(settings, url, None, count=1, serve=partial(work, settings, url))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +173,7 @@ def check_configuration(*, load: bool = False) -> CheckedConfiguration:
 def _load_plugins(settings: Settings) -> None:
     from caseworker.main.agent_folder import read_agents, require_valid, with_code_agents
     from caseworker.main.agents import check_providers
-    from caseworker.main.graph_checks import graph_problems
+    from caseworker.main.checks import graph_problems
     from caseworker.main.plugins import installed_agents
     from caseworker.nodes.nesting import DefinitionKind
     from caseworker.runs.kinds import KINDS
@@ -197,7 +190,7 @@ def _load_plugins(settings: Settings) -> None:
 def problems_of_graph(graph: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return all problems of a graph as JSON objects, without using a service or database."""
     settings = read_settings().settings
-    from caseworker.main.graph_checks import graph_problems
+    from caseworker.main.checks import graph_problems
 
     return [
         {"place": each.place, "message": each.message, "severity": each.severity.value}
@@ -331,7 +324,7 @@ def keep_for(tenant: str, record: str, days: str) -> None:
 def _with_database(ask: Callable[[Any], Awaitable[T]], settings: Settings | None = None) -> T:
     """Call ``ask`` with a connection pool of the configured database and return its result."""
     settings = settings or logged_settings()
-    from caseworker.main.process import pool_sizes
+    from caseworker.main.limits import pool_sizes
     from caseworker.platform.postgres.engines import open_engines
 
     async def with_pool(url: str) -> T:

@@ -24,6 +24,7 @@ from caseworker.main.configuration import (
 )
 from caseworker.main.demo import has_model
 from caseworker.main.plugins import Providers
+from caseworker.platform.postgres.connections import Patience
 from caseworker.settings.models import BUILT_IN
 from caseworker.settings.schema import Settings
 
@@ -72,15 +73,19 @@ def examine(*, ask_models: bool) -> Iterator[Finding]:
     yield _finding(
         "viewer", "its files exist", None if viewer.is_file() else "reinstall caseworker"
     )
-    needed = settings.server.max_connections + 500
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    is_enough = hard == resource.RLIM_INFINITY or hard >= needed
-    advice = None if is_enough else f"raise it to {needed} (ulimit -Hn) or lower max_connections"
-    yield _finding("open files", f"limit {hard}, {needed} needed", advice)
+    yield _open_files(settings)
 
 
 def _finding(check: str, detail: str, advice: str | None) -> Finding:
     return Finding(check, advice is None, detail if advice is None else f"{detail}: {advice}")
+
+
+def _open_files(settings: Settings) -> Finding:
+    needed = settings.server.max_connections + 500
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    is_enough = hard == resource.RLIM_INFINITY or hard >= needed
+    advice = None if is_enough else f"raise it to {needed} (ulimit -Hn) or lower max_connections"
+    return _finding("open files", f"limit {hard}, {needed} needed", advice)
 
 
 def _folder(data_dir: Path) -> Iterator[Finding]:
@@ -117,55 +122,64 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 async def _database_findings(settings: Settings, url: str) -> list[Finding]:
     from caseworker.features.access.postgres import PostgresKeys
-    from caseworker.main.process import pool_sizes
-    from caseworker.platform.postgres.connections import Connection
+    from caseworker.main.limits import pool_sizes
     from caseworker.platform.postgres.engines import open_engines
     from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
     from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
 
     sizes = pool_sizes(settings)
-    patience, engines = sizes.patience, open_engines(url, sizes)
-    query = "SELECT pg_backend_pid(), extract(epoch FROM clock_timestamp())::float8"
+    engines = open_engines(url, sizes)
     try:
-        async with (
-            await Connection.open(url, patience, autocommit=True) as first,
-            await Connection.open(url, patience, autocommit=True) as second,
-        ):
-            # With transaction pooling, a transaction of the second connection takes the server
-            # that the first one used last, and the first one gets another.
-            [(server, _)] = await (await first.execute(query)).fetchall()
-            async with second.transaction():
-                await second.execute("SELECT 1")
-                sent_at = time.time()
-                [(other, now)] = await (await first.execute(query)).fetchall()
-                ahead = now - (sent_at + time.time()) / 2
+        findings = await _connection_findings(url, sizes.patience)
         has_keys = await PostgresKeys(engines.control).any()
         unknown = await tables_without_statistics(engines.control)
         not_executed = await runs_of_missing_kinds(engines.control)
     finally:
         await engines.dispose()
+    statistics = (
+        f"none of the tables {', '.join(unknown)}" if unknown else "the tables are analysed"
+    )
+    return [
+        *findings,
+        _finding("statistics", statistics, ADVICE if unknown else None),
+        _access(settings, has_keys=has_keys),
+        *(Finding("runs", False, sentence) for sentence in not_executed),
+    ]
+
+
+async def _connection_findings(url: str, patience: Patience) -> list[Finding]:
+    """Check for a pooler that shares connections, and compare the clocks."""
+    from caseworker.platform.postgres.connections import Connection
+
+    query = "SELECT pg_backend_pid(), extract(epoch FROM clock_timestamp())::float8"
+    async with (
+        await Connection.open(url, patience, autocommit=True) as first,
+        await Connection.open(url, patience, autocommit=True) as second,
+    ):
+        # With transaction pooling, a transaction of the second connection takes the server
+        # that the first one used last, and the first one gets another.
+        [(server, _)] = await (await first.execute(query)).fetchall()
+        async with second.transaction():
+            await second.execute("SELECT 1")
+            sent_at = time.time()
+            [(other, now)] = await (await first.execute(query)).fetchall()
+            ahead = now - (sent_at + time.time()) / 2
     pooled = None if server == other else "use session pooling, or connect to Postgres directly"
     pooling = "not by transaction" if pooled is None else "a pooler uses transaction pooling"
     late = None if abs(ahead) <= _MAX_CLOCK_SECONDS else "synchronize the clocks (NTP)"
-    auth = settings.auth
-    needs_key = has_keys or auth.bootstrap_key or auth.jwt.issuer
-    anyone = not needs_key and auth.anonymous == "anywhere"
     return [
         _finding("pooling", pooling, pooled),
         _finding("clock", f"{ahead:+.3f} s at the database", late),
-        _finding(
-            "statistics",
-            f"none of the tables {', '.join(unknown)}" if unknown else "the tables are analysed",
-            ADVICE if unknown else None,
-        ),
-        _finding(
-            "access",
-            f"requests from {'anywhere' if anyone else 'other machines'} need "
-            f"{'no ' if anyone else 'a '}key",
-            "create one (`caseworker keys create`), or unset AUTH_ANONYMOUS" if anyone else None,
-        ),
-        *(Finding("runs", False, sentence) for sentence in not_executed),
     ]
+
+
+def _access(settings: Settings, *, has_keys: bool) -> Finding:
+    auth = settings.auth
+    needs_key = has_keys or auth.bootstrap_key or auth.jwt.issuer
+    if needs_key or auth.anonymous != "anywhere":
+        return Finding("access", True, "requests from other machines need a key")
+    advice = "create one (`caseworker keys create`), or unset AUTH_ANONYMOUS"
+    return _finding("access", "requests from anywhere need no key", advice)
 
 
 def _port(settings: Settings) -> Finding:
@@ -205,7 +219,7 @@ def _models(settings: Settings, *, ask: bool) -> Iterator[Finding]:
 
 
 def _answer(name: str, model: str) -> tuple[bool, str]:
-    from caseworker.main.model_check import check_model
+    from caseworker.main.checks import check_model
 
     began = time.monotonic()
     try:

@@ -105,23 +105,8 @@ def run_to_end(main: Coroutine[Any, Any, T], *, handles_signals: bool = False) -
     SystemExit in another task or in a callback comes from code of a plugin, such as a task that a
     tool has started. It is logged, and the loop continues.
     """
-    import uvloop
-
-    class Loop(uvloop.Loop):
-        main: "asyncio.Task[T] | None" = None
-
-        def run_forever(self) -> None:
-            while True:
-                try:
-                    return super().run_forever()
-                except (KeyboardInterrupt, SystemExit) as error:
-                    over = self.main is None or self.main.done()
-                    if over or not handles_signals or isinstance(error, _TerminatedError):
-                        raise
-                    log.error("process.exit_refused", error_class=type(error).__name__)
-
     sys.setswitchinterval(_SWITCH_SECONDS)
-    loop = Loop()
+    loop = _loop_of(handles_signals=handles_signals)
     runner = asyncio.Runner(loop_factory=lambda: loop)  # closing it would wait for all tasks
 
     async def ended() -> T:
@@ -140,6 +125,26 @@ def run_to_end(main: Coroutine[Any, Any, T], *, handles_signals: bool = False) -
         else:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+
+
+def _loop_of(*, handles_signals: bool) -> Any:
+    """Return a loop for :func:`run_to_end`, whose attribute ``main`` is the task of the program."""
+    import uvloop
+
+    class Loop(uvloop.Loop):
+        main: "asyncio.Task[Any] | None" = None
+
+        def run_forever(self) -> None:
+            while True:
+                try:
+                    return super().run_forever()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    over = self.main is None or self.main.done()
+                    if over or not handles_signals or isinstance(error, _TerminatedError):
+                        raise
+                    log.error("process.exit_refused", error_class=type(error).__name__)
+
+    return Loop()
 
 
 async def _cancel(tasks: "set[asyncio.Task[Any]]") -> None:

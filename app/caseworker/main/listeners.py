@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from os import unlink
@@ -14,7 +14,8 @@ import uvicorn
 
 from caseworker.engine.supervision import set_within
 from caseworker.main.configuration import StartupError
-from caseworker.main.process import Process, allowed_hosts
+from caseworker.main.limits import allowed_hosts
+from caseworker.main.process import Process
 from caseworker.platform.http.application import build_health_api
 from caseworker.platform.http.forwarding import Address, only_forwarded, own_address
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
@@ -122,6 +123,17 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
+QUIET: Final[Mapping[str, Any]] = {
+    "lifespan": "off",
+    "log_config": None,
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+}
+"""Options of uvicorn with which a :class:`Server` only serves. The process logs, reports errors,
+and is opened and closed around it."""
+
+
 class Server(uvicorn.Server):
     """A server that waits for its end, where uvicorn polls ten times a second.
 
@@ -164,17 +176,7 @@ class Server(uvicorn.Server):
 async def _served(
     app: Any, listening: Sequence[socket.socket], **options: Any
 ) -> AsyncIterator[None]:
-    config = uvicorn.Config(
-        app,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=1,
-        **options,
-    )
-    server = Server(config)
+    server = Server(uvicorn.Config(app, timeout_graceful_shutdown=1, **QUIET, **options))
     serving = asyncio.create_task(server._serve(list(listening)), name="listener")
     try:
         yield

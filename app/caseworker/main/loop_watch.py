@@ -84,26 +84,26 @@ class LoopWatch:
                 return
             if renewed.wait(HELD_SECONDS) or not over.locked():
                 continue
-            frame = sys._current_frames().get(ident)
-            holder = _holder(frame)
-            del frame
+            holder = _holder(sys._current_frames().get(ident))
             while not renewed.wait(LOOK_SECONDS) and over.locked():
                 pass
             waited = _processor_wait_seconds(native_id) - waited
             seconds = round(time.monotonic() - began_at - waited, 3)
-            if seconds <= HELD_SECONDS:
-                continue
-            self._holds.labels(holder.kind).inc()
-            log.warning(
-                "loop.held",
-                seconds=seconds,
-                kind=holder.kind,
-                detail=holder.place,
-                run_id=holder.run_id,
-                step_id=holder.step_id,
-                method=holder.method,
-                route=holder.route,
-            )
+            if seconds > HELD_SECONDS:
+                self._report(holder, seconds)
+
+    def _report(self, holder: "LoopHolder", seconds: float) -> None:
+        self._holds.labels(holder.kind).inc()
+        log.warning(
+            "loop.held",
+            seconds=seconds,
+            kind=holder.kind,
+            detail=holder.place,
+            run_id=holder.run_id,
+            step_id=holder.step_id,
+            method=holder.method,
+            route=holder.route,
+        )
 
 
 def _processor_wait_seconds(native_id: int) -> float:

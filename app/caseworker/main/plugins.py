@@ -160,31 +160,10 @@ def _http_tool(
     Raises:
         StartupError: it is misconfigured; the message names the key and the fix.
     """
-    from caseworker.tools.http_request import templated
     from caseworker.tools.http_tool import HttpTool
-    from caseworker.tools.openapi import operation_of
 
     try:
-        if settings.openapi is None:
-            operation = templated(
-                settings.method, str(settings.url), settings.parameters, str(settings.description)
-            )
-        else:
-            path = settings.openapi
-            if path not in documents:
-                is_json = path.suffix == ".json"
-                documents[path] = (
-                    json.loads(path.read_bytes())
-                    if is_json
-                    else read_yaml(path, is_core_schema=True)
-                )
-            operation = operation_of(
-                documents[path],
-                str(settings.operation_id),
-                server=settings.url,
-                description=settings.description,
-                headers=settings.headers_env,
-            )
+        operation = _operation(settings, documents)
         return HttpTool(name, operation, settings, os.environ, resources)
     except OSError as error:
         raise StartupError(
@@ -195,6 +174,30 @@ def _http_tool(
         raise StartupError(f"{key}: {'openapi: ' if of_file else ''}{error}") from None
     except (AttributeError, LookupError, TypeError, RecursionError) as error:
         raise StartupError(f"{key}: openapi: the document is not valid ({error!r})") from None
+
+
+def _operation(settings: HttpToolSettings, documents: dict[Path, Any]) -> Any:
+    """Return the operation of a tool: from its settings, or from an OpenAPI document."""
+    from caseworker.tools.http_request import templated
+    from caseworker.tools.openapi import operation_of
+
+    path = settings.openapi
+    if path is None:
+        return templated(
+            settings.method, str(settings.url), settings.parameters, str(settings.description)
+        )
+    if path not in documents:
+        is_json = path.suffix == ".json"
+        documents[path] = (
+            json.loads(path.read_bytes()) if is_json else read_yaml(path, is_core_schema=True)
+        )
+    return operation_of(
+        documents[path],
+        str(settings.operation_id),
+        server=settings.url,
+        description=settings.description,
+        headers=settings.headers_env,
+    )
 
 
 def installed_functions(points: Iterable[EntryPoint] | None = None) -> tuple[FunctionNode, ...]:

@@ -10,21 +10,22 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
 import structlog
+from prometheus_client import CollectorRegistry
 
-from caseworker.core.trace.frozen_json import ValueLimits
 from caseworker.engine.supervision import Supervisor
 from caseworker.features.approvals.approvals import RunApprovals, RunApprovalStore
 from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
-from caseworker.features.artifacts.storage import ArtifactLimits, RunArtifacts
+from caseworker.features.artifacts.storage import RunArtifacts
 from caseworker.features.background_queue import (
     RESCUE_SECONDS,
+    BackgroundQueue,
     BackgroundWorker,
     overdue_search,
     rescue_jobs,
@@ -34,15 +35,23 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.features.feature import Parts
 from caseworker.features.mcp_credentials.postgres import PostgresMcpCredentials
 from caseworker.features.quotas.accounts import Accounts
-from caseworker.features.quotas.postgres import PostgresQuotas, QuotaChecks
+from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.traces.payloads import PayloadReader
-from caseworker.features.webhooks.feature import url_rules
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import DROPS, open_features
+from caseworker.main.limits import (
+    api_limits,
+    artifact_limits,
+    executor_limits,
+    pool_sizes,
+    queue_times,
+    store_limits,
+)
 from caseworker.main.loops import Loops
 from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
+from caseworker.main.supervisor import WorkerSlot
 from caseworker.main.telemetry import Telemetry
 from caseworker.models.gateway import ModelGateway
 from caseworker.models.provider_limits import PostgresProviderLimits
@@ -53,26 +62,19 @@ from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.fair_threads import CallThreads, PacedThread, usual_threads
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.http.health import PartState
-from caseworker.platform.postgres.connections import Patience
-from caseworker.platform.postgres.engines import PoolSizes, open_engines, takes_writes
+from caseworker.platform.postgres.engines import open_engines, takes_writes
 from caseworker.platform.postgres.schema_version import is_current
 from caseworker.platform.postgres.statistics import ADVICE, tables_without_statistics
-from caseworker.runs.execute.executor import ExecutorLimits, RunExecutor
+from caseworker.runs.execute.executor import RunExecutor
 from caseworker.runs.execute.postgres.event_watch import EventWatch
-from caseworker.runs.execute.postgres.runs import PostgresRuns, StoreLimits
-from caseworker.runs.execute.queue import QueueTimes, QueueWorker, claims_at_once
-from caseworker.runs.http.limits import ApiLimits
+from caseworker.runs.execute.postgres.runs import PostgresRuns
+from caseworker.runs.execute.queue import QueueWorker, claims_at_once
 from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.kinds import executable_kinds
 from caseworker.runs.postgres.listener import WorkerCallbacks, listen_for_workers
 from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
 from caseworker.runs.recover.heartbeat import Heartbeat, Search, next_job
-from caseworker.runs.recover.postgres import (
-    STALLED_AFTER,
-    PostgresWorkers,
-    StaleRunRecovery,
-    any_taking,
-)
+from caseworker.runs.recover.postgres import PostgresWorkers, StaleRunRecovery, any_taking
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
@@ -106,15 +108,13 @@ class Process:
         executes: bool,
         recorder: Recorder | None = None,
         address: Address | None = None,
-        table: CodeTable | None = None,
-        is_alone: bool = False,
+        place: WorkerSlot | None = None,
     ) -> None:
         """Build the process; connections are opened by :meth:`opened`.
 
         ``address`` is where it receives forwarded requests, if it does. ``recorder`` stores model
-        replies; the caller closes it. ``table`` is the code table that the parent of this process
-        reads after its death; None without a parent. A process that ``is_alone`` executes only
-        suspects, one at a time (:meth:`execute_suspects`).
+        replies; the caller closes it. ``place`` is its slot if it has a supervisor. In a slot that
+        ``is_alone``, it executes only suspects, one at a time (:meth:`execute_suspects`).
 
         Raises:
             StartupError: a configured provider, tool or function cannot be created.
@@ -122,53 +122,41 @@ class Process:
         self.settings = settings
         self.address = address
         self._url = url
-        self._patience = pool_sizes(settings).patience
-        self._engines = open_engines(url, pool_sizes(settings))
+        self._table = None if place is None else place.table
+        self._is_alone = place is not None and place.is_alone
+        sizes, limits = pool_sizes(settings), store_limits(settings)
+        self._patience, self._engines = sizes.patience, open_engines(url, sizes)
         tenants_wait = settings.quotas.max_running is not None
         self._journal = PostgresJournal(
             url, self._patience, tenants_wait=tenants_wait, usual=settings.quotas.quota
         )
-        self._accounts = Accounts()
-        self._table, self._is_alone = table, is_alone
-        leaves_suspects = table is not None
+        leaves_suspects = self._table is not None
         self._store = PostgresRuns(
-            self._engines,
-            self._journal,
-            store_limits(settings),
-            leaves_suspects,
-            executable_kinds(),
+            self._engines, self._journal, limits, leaves_suspects, executable_kinds()
         )
-        key = settings.secrets.encryption_key
-        credentials = PostgresMcpCredentials(
-            self._engines.work,
-            None if key is None else key.get_secret_value(),
-            [name for name, each in settings.tools.mcp.servers.items() if each.url],
-        )
-        self._toolbox = Toolbox(settings.tools, credentials=credentials.headers_of)
-        self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
-        provider_limits = PostgresProviderLimits(self._engines.work)
-        self.models = build_models(settings, recorder, provider_limits)
         self._artifacts = PostgresArtifacts(self._engines)
         self._branches = PostgresBranches(self._engines)
         self._approvals = PostgresApprovals(self._engines)
-        self._pool = BlockingPool()
-        self._call_threads = CallThreads(CALL_THREADS, "calls")
-        self._thread = PacedThread()
-        self.sessions = Sessions(
-            self._store.calls, stuck_seconds=lambda: self._journal.stuck_seconds
-        )
+        self._credentials = self._mcp_credentials()
+        self._toolbox = Toolbox(settings.tools, credentials=self._credentials.headers_of)
+        self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
+        provider_limits = PostgresProviderLimits(self._engines.work)
+        self.models = build_models(settings, recorder, provider_limits)
         self.code = installed_agents(settings.agents.plugins)
         """The code agents of this process, by name."""
         self.catalog = build_catalog(
             settings, self.models, self.tools, self._toolbox, installed_functions(), self.code
         )
+        self.sessions = Sessions(
+            self._store.calls, stuck_seconds=lambda: self._journal.stuck_seconds
+        )
+        self._pool, self._thread = BlockingPool(), PacedThread()
+        self._call_threads = CallThreads(CALL_THREADS, "calls")
+        self._accounts = Accounts()
         self.telemetry = Telemetry(settings.telemetry)
         self._executor = self._build_executor() if executes else None
         self._watch = EventWatch(
-            url,
-            self._patience,
-            notifier=self._journal.notifier,
-            executing=self._executor,
+            url, self._patience, notifier=self._journal.notifier, executing=self._executor
         )
         self._heartbeat: Heartbeat | None = None
         self._queue: QueueWorker | None = None
@@ -178,41 +166,51 @@ class Process:
             self.telemetry.observers,
             settle_seconds=settings.cancellation.settle_seconds,
         )
-        payloads, max_bytes = payloads_of(settings), settings.trace.max_shown_bytes
-        offered = (
-            self._thread,
-            self.runs,
-            payloads,
-            PayloadReader(
-                self._store, payloads, max_shown_bytes=max_bytes, branches=self._branches
-            ),
-            RunApprovals(self._approvals),
-            self.sessions,
-            credentials,
-            self.tools,
-            self.models,
-            self.catalog,
-            self._branches,
-            api_limits(settings),
-            *(() if address is None else (address,)),
-        )
         self.parts = Parts(
             settings=settings,
             url=url,
             patience=self._patience,
             engines=self._engines,
-            limits=store_limits(settings),
+            limits=limits,
             observers=self.telemetry.observers,
             drops=DROPS,
-            services={type(each): each for each in offered},
+            services={type(each): each for each in self._offered()},
         )
         self.services, self._features = open_features(self.parts)
-        page = partial(MetricsPage, engines=self._engines, executor=self._executor)
-        page = partial(page, nearly_full=self.services[PostgresQuotas].nearly_full)
-        page = partial(page, unlimited=settings.retention.unlimited)
-        self.telemetry.watch(partial(page, silent_seconds=lambda: self._silent_seconds))
+        self.telemetry.watch(self._metrics_page)
         self._loops = Loops()
         self._closing = False
+
+    def _mcp_credentials(self) -> PostgresMcpCredentials:
+        key = self.settings.secrets.encryption_key
+        servers = self.settings.tools.mcp.servers
+        return PostgresMcpCredentials(
+            self._engines.work,
+            None if key is None else key.get_secret_value(),
+            [name for name, each in servers.items() if each.url],
+        )
+
+    def _offered(self) -> Iterator[object]:
+        """Yield the services that features may use."""
+        payloads, max_shown_bytes = payloads_of(self.settings), self.settings.trace.max_shown_bytes
+        yield from (self._thread, self.runs, self.sessions, self._credentials, self._branches)
+        yield from (self.tools, self.models, self.catalog, payloads, api_limits(self.settings))
+        yield RunApprovals(self._approvals)
+        yield PayloadReader(
+            self._store, payloads, max_shown_bytes=max_shown_bytes, branches=self._branches
+        )
+        if self.address is not None:
+            yield self.address
+
+    def _metrics_page(self, registry: CollectorRegistry) -> MetricsPage:
+        return MetricsPage(
+            registry,
+            engines=self._engines,
+            executor=self._executor,
+            silent_seconds=lambda: self._silent_seconds,
+            nearly_full=self.services[PostgresQuotas].nearly_full,
+            unlimited=self.settings.retention.unlimited,
+        )
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -382,19 +380,16 @@ class Process:
         )
 
     async def _take_work(self, executor: RunExecutor) -> None:
-        worker, patience, address = self.settings.worker, self._patience, self.address
-        self._heartbeat = Heartbeat(
-            workers=PostgresWorkers(self._engines, None if address is None else address.to_json()),
-            store=self._store,
-            executor=executor,
-            interval_seconds=worker.heartbeat_seconds,
-            drain_seconds=worker.drain_seconds,
-        )
-        await self._heartbeat.beat()
-        if unknown := await tables_without_statistics(self._engines.work):
-            log.warning("statistics.missing", records=unknown, advice=ADVICE)
-        for sentence in await runs_of_missing_kinds(self._engines.work):
-            log.warning("runs.not_executed", detail=sentence)
+        """Send the first heartbeat, then start the loops that claim, stop and recover runs."""
+        self._heartbeat = heartbeat = self._new_heartbeat(executor)
+        await heartbeat.beat()
+        await self._warn_of_records()
+        self._loops.keep("heartbeat", heartbeat.run)
+        if self._is_alone:
+            if self._table is not None:
+                self._table.ended = executor.code_ended
+        else:
+            self._keep_claiming(executor)
         listener = partial(
             listen_for_workers,
             self._url,
@@ -404,35 +399,43 @@ class Process:
                 decided=self._approvals.notifier.notify,
                 accounts_changed=self._accounts.changed,
             ),
-            patience=patience,
-            listening=self._heartbeat.beat,
+            patience=self._patience,
+            listening=heartbeat.beat,
         )
-        if self._is_alone:
-            if self._table is not None:
-                self._table.ended = executor.code_ended
-            self._loops.keep("heartbeat", self._heartbeat.run)
-            self._loops.keep("listener", listener)
-            return
+        self._loops.keep("listener", listener)
+
+    def _new_heartbeat(self, executor: RunExecutor) -> Heartbeat:
+        worker, address = self.settings.worker, self.address
+        return Heartbeat(
+            workers=PostgresWorkers(self._engines, None if address is None else address.to_json()),
+            store=self._store,
+            executor=executor,
+            interval_seconds=worker.heartbeat_seconds,
+            drain_seconds=worker.drain_seconds,
+        )
+
+    async def _warn_of_records(self) -> None:
+        """Log tables without statistics, and runs whose packages are not installed."""
+        if unknown := await tables_without_statistics(self._engines.work):
+            log.warning("statistics.missing", records=unknown, advice=ADVICE)
+        for sentence in await runs_of_missing_kinds(self._engines.work):
+            log.warning("runs.not_executed", detail=sentence)
+
+    def _keep_claiming(self, executor: RunExecutor) -> None:
+        """Start the loops that claim and recover runs, and those of features."""
+        worker, times = self.settings.worker, queue_times(self.settings)
         self._queue = QueueWorker(
             self._url,
             store=self._store,
             executor=executor,
-            times=queue_times(self.settings),
-            patience=patience,
+            times=times,
+            patience=self._patience,
             claiming=asyncio.Semaphore(claims_at_once(worker.max_runs)),
         )
         queues = {name: it for feature in self._features for name, it in feature.queues.items()}
         background = BackgroundWorker(
-            url=self._url, queues=queues, times=queue_times(self.settings), patience=patience
+            url=self._url, queues=queues, times=times, patience=self._patience
         )
-        searches = [Search(next_job(queues), background.due)]
-        searches += (search for feature in self._features for search in feature.searches)
-        late_seconds = min(RESCUE_SECONDS, worker.stale_after_seconds)
-        for name, queue in queues.items():
-            overdue, rescue = overdue_search(queue, late_seconds), partial(rescue_jobs, name, queue)
-            searches.append(overdue)
-            work = partial(overdue.run_when_due, partial(rescue, late_seconds), late_seconds)
-            self._loops.keep(f"rescue of {name}", work)
         recovery = StaleRunRecovery(
             engines=self._engines,
             interval_seconds=worker.heartbeat_seconds,
@@ -442,18 +445,30 @@ class Process:
             usual_max_running=self.settings.quotas.max_running,
             observers=self.telemetry.observers,
             runs_due=self._queue.due,
-            searches=searches,
+            searches=[
+                Search(next_job(queues), background.due),
+                *(search for feature in self._features for search in feature.searches),
+                *self._keep_rescuing(queues),
+            ],
             end=executor.replay_stopped,
             suspects_wait=self._report_suspects,
         )
-        self._loops.keep("heartbeat", self._heartbeat.run)
         self._loops.keep("recovery", recovery.run)
-        self._loops.keep("listener", listener)
         self._loops.keep("queue", self._queue.run)
         for feature in self._features:
             for name, loop in feature.loops.items():
                 self._loops.keep(name, loop)
         self._loops.keep("background", background.run)
+
+    def _keep_rescuing(self, queues: Mapping[str, BackgroundQueue]) -> Sequence[Search]:
+        """Start a loop for each queue that rescues overdue jobs; return their searches."""
+        late_seconds = min(RESCUE_SECONDS, self.settings.worker.stale_after_seconds)
+        searches = {name: overdue_search(queue, late_seconds) for name, queue in queues.items()}
+        for name, overdue in searches.items():
+            rescue = partial(rescue_jobs, name, queues[name], late_seconds)
+            work = partial(overdue.run_when_due, rescue, late_seconds)
+            self._loops.keep(f"rescue of {name}", work)
+        return list(searches.values())
 
 
 _SILENT: Final = PartState(
@@ -477,110 +492,3 @@ def _database_state(takes_writes: bool, stuck_seconds: float) -> PartState:
             "locks of the database.",
         )
     return PartState(True)
-
-
-def allowed_hosts(settings: Settings) -> frozenset[str] | None:
-    """Return the host names that requests may use, in addition to IP addresses and localhost.
-
-    None allows any name: with anonymous access from anywhere and no configured hosts, checking the
-    name is left to a reverse proxy.
-    """
-    configured = settings.server.allowed_hosts
-    if configured is None and settings.auth.anonymous == "anywhere":
-        return None
-    return frozenset({settings.server.host, *(configured or ())})
-
-
-def pool_sizes(settings: Settings) -> PoolSizes:
-    """Return the sizes and timeouts of the connection pools of this process."""
-    database = settings.database
-    patience = Patience(
-        connect_seconds=database.connect_timeout_seconds, lock_ms=database.lock_timeout_ms
-    )
-    return PoolSizes(work=database.pool_size, control=database.control_pool_size, patience=patience)
-
-
-def value_limits(settings: Settings) -> ValueLimits:
-    """Return the size limits for the values that runs pass on and store."""
-    limits = settings.limits
-    return ValueLimits(
-        max_value_bytes=limits.max_value_kb << 10,
-        max_outputs_bytes=limits.max_outputs_kb << 10,
-        max_result_bytes=limits.max_result_kb << 10,
-        max_event_bytes=limits.max_event_kb << 10,
-        max_run_bytes=limits.max_run_mb << 20,
-        max_depth=limits.max_depth,
-    )
-
-
-def executor_limits(settings: Settings) -> ExecutorLimits:
-    """Return the concurrency, retry and size limits for executing runs in this process."""
-    worker = settings.worker
-    return ExecutorLimits(
-        max_runs=worker.max_runs,
-        max_external_runs=settings.admission.max_external_runs,
-        max_attempts=worker.max_attempts,
-        max_parallel_steps=worker.max_parallel_steps,
-        values=value_limits(settings),
-    )
-
-
-def queue_times(settings: Settings) -> QueueTimes:
-    """Return the intervals at which a process polls the job queue and sends heartbeats."""
-    worker = settings.worker
-    return QueueTimes(
-        poll=worker.poll_seconds,
-        heartbeat=worker.stale_after_seconds,
-        stale=STALLED_AFTER * worker.stale_after_seconds,
-    )
-
-
-def store_limits(settings: Settings) -> StoreLimits:
-    """Return the limits that the run store enforces."""
-    return StoreLimits(
-        pending_cancel_ttl_seconds=settings.cancellation.intent_ttl_seconds,
-        max_pending_cancels=settings.cancellation.max_early_intents,
-        max_queued=settings.admission.max_queued,
-        quota=settings.quotas.quota,
-        checks=QuotaChecks(),
-        accept_timeout_seconds=settings.server.request_timeout_seconds,
-    )
-
-
-def artifact_limits(settings: Settings) -> ArtifactLimits:
-    """Return the limits for the size and number of artifacts."""
-    return ArtifactLimits(
-        max_bytes=settings.artifacts.max_artifact_mb * 1024 * 1024,
-        max_run_bytes=settings.artifacts.max_run_mb * 1024 * 1024,
-        max_per_run=settings.artifacts.max_per_run,
-    )
-
-
-def api_limits(settings: Settings) -> ApiLimits:
-    """Return the limits and defaults that the HTTP layer applies to requests."""
-    return ApiLimits(
-        max_body_bytes=settings.server.max_body_kb * 1024,
-        max_json_depth=settings.limits.max_depth,
-        max_page_bytes=settings.limits.max_page_kb * 1024,
-        max_input_chars=settings.flags.max_input_chars,
-        max_graph_bytes=settings.admission.max_graph_kb * 1024,
-        max_graph_steps=settings.admission.max_graph_steps,
-        max_graph_edges=settings.admission.max_graph_edges,
-        max_graph_depth=settings.admission.max_graph_depth,
-        max_seconds=settings.server.request_timeout_seconds,
-        max_connections=settings.server.max_connections,
-        max_event_streams=settings.events.max_streams,
-        max_bodies_bytes=settings.server.max_bodies_mb * 1024 * 1024,
-        allowed_hosts=allowed_hosts(settings),
-        cors_origins=frozenset(settings.server.cors_origins),
-        docs_url=settings.server.docs_url,
-        max_delay_days=settings.admission.max_delay_days,
-        webhook_urls=url_rules(settings.webhooks),
-        max_wait_seconds=int(settings.server.request_timeout_seconds),
-        anonymous=settings.auth.anonymous,
-        logs_requests=settings.logging.access,
-        default_timezone=settings.flags.zone_name,
-        default_seed=settings.flags.seed,
-        budget_ceiling=settings.admission.limits,
-        ceiling_requires_prices=settings.admission.requires_prices,
-    )

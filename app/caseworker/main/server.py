@@ -14,7 +14,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from caseworker.faces.mcp_server.endpoint import McpEndpoint
-from caseworker.faces.mcp_server.offers import agent_tools, tools_of_kinds
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.main.agent_folder import (
@@ -23,10 +22,11 @@ from caseworker.main.agent_folder import (
     register_agents,
     with_code_agents,
 )
-from caseworker.main.configuration import url_of
+from caseworker.main.configuration import StartupError, logged_settings, url_of
 from caseworker.main.features import FEATURES, PROBLEM_TYPES, open_features
 from caseworker.main.lifetime import collect_garbage_seldom, end_undisturbed, run_to_end
 from caseworker.main.listeners import (
+    QUIET,
     Server,
     connection_limits,
     forwarding_address,
@@ -83,9 +83,7 @@ def build_app(
             *runs.router.routes,  # the most frequent ones come first
             *viewer_routes(),  # before the routes of traces: browsers get a page instead
             *(route for feature in FEATURES for route in feature.routes),
-            LabelledRoute(
-                "/mcp", McpEndpoint(number, (tools_of_kinds, agent_tools)), include_in_schema=False
-            ),
+            LabelledRoute("/mcp", McpEndpoint(number), include_in_schema=False),
         ],
         errors={error: kind for each in FEATURES for error, kind in each.errors.items()},
         problems=PROBLEM_TYPES,
@@ -121,24 +119,19 @@ def serve(
     files = read_agents(settings.agents.folder)
     number = None if place is None else place.number
     address = forwarding_address(settings, number) if executes else None
-    table = None if place is None else place.table
     process = Process(
-        settings, url, executes=executes, recorder=recorder, address=address, table=table
+        settings, url, executes=executes, recorder=recorder, address=address, place=place
     )
     app = build_app(process, metrics=place is None or place.is_only)
     config = uvicorn.Config(
         app,
+        **QUIET,
         host=settings.server.host,
         port=settings.server.port,
         loop="uvloop",
         http=bounded_by(connection_limits(settings), app.state.shared.bodies),
         timeout_keep_alive=settings.server.keep_alive_seconds,
         ws="none",
-        lifespan="off",  # _Server opens the process itself and reports errors
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
         timeout_graceful_shutdown=int(settings.shutdown.grace_seconds + FORWARD_SECONDS) + 1,
     )
     _allow_connections(settings.server.max_connections)
@@ -146,6 +139,30 @@ def serve(
     sockets = reserve(config.host, config.port) if place is None else list(place.sockets)
     run_to_end(server.serve(sockets), handles_signals=True)
     end_undisturbed()
+
+
+def create_app() -> FastAPI:
+    """Return the API application, which uses the configured database.
+
+    Raises:
+        StartupError: the configuration is invalid, or ``database.url`` is not set.
+    """
+    settings = logged_settings()
+    url = settings.database.url
+    if url is None:
+        raise StartupError(
+            "database.url is required: only the caseworker command runs an embedded database."
+        )
+    executes = settings.worker.enabled
+    address = forwarding_address(settings, None) if executes else None
+    process = Process(settings, url.get_secret_value(), executes=executes, address=address)
+
+    @asynccontextmanager
+    async def served(app: FastAPI) -> AsyncIterator[None]:
+        async with process.opened(), forwarding_served(process, app, None):
+            yield
+
+    return build_app(process, lifespan=served)
 
 
 @asynccontextmanager

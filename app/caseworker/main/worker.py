@@ -20,7 +20,7 @@ def work(settings: Settings, url: str, place: WorkerSlot) -> None:
         StoreUnavailableError: the database does not answer.
     """
     address = forwarding_address(settings, 0)
-    process = Process(settings, url, executes=True, address=address, table=place.table)
+    process = Process(settings, url, executes=True, address=address, place=place)
     run_to_end(_work(process, place), handles_signals=True)
     end_undisturbed()
 
@@ -31,7 +31,7 @@ def work_alone(settings: Settings, url: str, place: WorkerSlot) -> None:
     Raises:
         StoreUnavailableError: the database does not answer.
     """
-    process = Process(settings, url, executes=True, table=place.table, is_alone=True)
+    process = Process(settings, url, executes=True, place=place)
     run_to_end(_work_alone(process), handles_signals=True)
     end_undisturbed()
 

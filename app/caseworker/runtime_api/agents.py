@@ -122,15 +122,9 @@ async def run_agent(
     )
     table = ModelTable(dict.fromkeys(Tier, tier))
     table.allow_unlisted = True
-    node = AgentNode(Agents(dispatch_of(tools), timezone="UTC", wrap_up_reserve=1))
-    step = GraphStep(id=_STEP, type=_STEP)
-    work = BoundNode(node, AgentData(agent=definition))
     context = context or ExecutionContext()
     ran = await execute(
-        PreparedGraph(
-            StepGraph(id=definition.name, steps=(step,)),
-            {_STEP: PreparedStep(step=step, work=work)},
-        ),
+        _graph_of(definition, tools),
         context,
         grace_seconds=DEFAULT_GRACE_SECONDS,
         events=None if on_event is None else EventCallback(on_event),
@@ -140,12 +134,25 @@ async def run_agent(
             RunFacts: RunFacts(now=datetime.now(UTC)),
         },
     )
+    return _result_of(ran, context.usage)
+
+
+def _graph_of(definition: AgentDefinition, tools: Iterable[Tool]) -> PreparedGraph:
+    """Return a graph whose only step is an agent."""
+    node = AgentNode(Agents(dispatch_of(tools), timezone="UTC", wrap_up_reserve=1))
+    step = GraphStep(id=_STEP, type=_STEP)
+    work = BoundNode(node, AgentData(agent=definition))
+    shape = StepGraph(id=definition.name, steps=(step,))
+    return PreparedGraph(shape, {_STEP: PreparedStep(step=step, work=work)})
+
+
+def _result_of(ran: GraphRun, usage: ResourceUsage) -> AgentResult:
     result = ran.results.get(_STEP, {}).get(RESULT)
     if result is None:
         raise ran.error or ran.stop or RuntimeError("The agent has no result.")
     error = result["error"] or {"class": None, "message": None}
     values = {**result, "error": error["message"], "error_class": error["class"]}
-    values |= {"run": ran, "usage": context.usage}
+    values |= {"run": ran, "usage": usage}
     return AgentResult(**{name: values[name] for name in AgentResult.__dataclass_fields__})
 
 

@@ -164,11 +164,7 @@ class Graph:
             error_policy=error_policy,
             sub_budget=sub_budget,
         )
-        for one in nodes_of(step):
-            if not callable(getattr(one, "execute", None)) and not isinstance(one, BoundNode):
-                role = "A step" if one is node else "fallback_node"
-                raise TypeError(f"{role} needs a node with execute(), not {type(one).__name__}.")
-            lock_of(one)
+        _require_nodes(step)
         self._steps[step_id] = step
         self._prepared = None
         return step
@@ -307,6 +303,15 @@ class Graph:
 
     def _traits(self, step_id: str) -> Traits:
         return Traits(holds=frozenset(_locks_in(self._steps[step_id])))
+
+
+def _require_nodes(step: Step) -> None:
+    """Raise TypeError if a node of a step cannot be executed, or has no valid lock."""
+    for node in nodes_of(step):
+        if not callable(getattr(node, "execute", None)) and not isinstance(node, BoundNode):
+            role = "A step" if node is step.node else "fallback_node"
+            raise TypeError(f"{role} needs a node with execute(), not {type(node).__name__}.")
+        lock_of(node)
 
 
 def _locks_in(step: Step) -> Iterator[NodeLock]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from caseworker.core.graph.problems import Severity
-from caseworker.main.graph_checks import graph_problems
+from caseworker.main.checks import graph_problems
 from caseworker.settings.schema import Settings
 
 

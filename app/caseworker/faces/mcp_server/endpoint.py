@@ -10,7 +10,6 @@ can store the cancel request, even before the run exists.
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any
@@ -19,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from caseworker.faces.mcp_server.offers import Offers
 from caseworker.platform.caller import KeyScope as AccessScope
 from caseworker.platform.http.deadline import lift_deadline, paused_deadline
 from caseworker.platform.http.problems import MALFORMED_BODY, ProblemError
@@ -46,10 +44,8 @@ def session_run_id(session: str | None, request_id: Any) -> str | None:
 class McpEndpoint:
     """ASGI application that serves ``/mcp``."""
 
-    def __init__(self, version: str, offers: Sequence[Offers]) -> None:
-        """Offer the tools returned by ``offers``, plus a tool that returns a run."""
+    def __init__(self, version: str) -> None:
         self._version = version
-        self._offers = offers
         self._server: Any = None
         self._loading = asyncio.Lock()
 
@@ -99,5 +95,5 @@ class McpEndpoint:
                 module = await asyncio.to_thread(
                     import_module, "caseworker.faces.mcp_server.server"
                 )
-                self._server = module.OfferingServer(self._version, self._offers)
+                self._server = module.OfferingServer(self._version)
             return self._server

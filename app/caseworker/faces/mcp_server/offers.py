@@ -1,8 +1,8 @@
 """Tools that the service offers to MCP clients; each call is an ordinary run."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from caseworker.features.definitions.agent_kind import AgentRunBody
 from caseworker.features.definitions.definitions import Definitions
@@ -32,36 +32,31 @@ class RunTool:
     ValidationError."""
 
 
-Offers = Callable[[ApiRequest, str | None], Awaitable[Sequence[RunTool]]]
-"""Callback that returns the tools that the request's caller may use now.
-
-If a name is given, it returns only the tool with that name. If two callbacks return the same name,
-the first one wins.
-"""
-
 MAX_AGENTS = 100
 """Maximum number of registered agents that are listed as tools. Further ones can be called but are
 not listed."""
 
 
-async def tools_of_kinds(request: ApiRequest, name: str | None) -> Sequence[RunTool]:
-    """Return the tools whose calls are runs of one kind."""
-    return _OF_KINDS
+async def offered_tools(request: ApiRequest) -> Mapping[str, RunTool]:
+    """Return the tools that the caller may use now, by name.
 
-
-async def agent_tools(request: ApiRequest, name: str | None) -> Sequence[RunTool]:
-    """Return a tool for the newest version of each registered agent, or only the agent ``name``."""
+    They are the tools of the kinds of runs, and the newest version of each registered agent.
+    """
     store, tenant = request.service(Definitions).store, request.caller.tenant
-    kind = DefinitionKind.AGENT
-    if name is not None:
-        if not is_storable(name):
-            return ()
-        definition = await store.get(tenant, DefinitionRef(name, kind=kind))
-        return () if definition is None else (_tool_of(definition),)
-    page = await store.find(tenant, kind, limit=MAX_AGENTS, cursor=None)
+    page = await store.find(tenant, DefinitionKind.AGENT, limit=MAX_AGENTS, cursor=None)
     refs = [head.ref for head in page.items]
     agents = await store.load(tenant, refs, max_bytes=MAX_AGENTS * request.limits.max_graph_bytes)
-    return [_tool_of(agents[ref]) for ref in refs if ref in agents]
+    tools_of_agents = (_tool_of(agents[ref]) for ref in refs if ref in agents)
+    return _OF_KINDS | {each.name: each for each in tools_of_agents if each.name not in _OF_KINDS}
+
+
+async def offered_tool(request: ApiRequest, name: str) -> RunTool | None:
+    """Return the tool with a name that the caller may use now; None if it does not exist."""
+    if (tool := _OF_KINDS.get(name)) is not None or not is_storable(name):
+        return tool
+    ref = DefinitionRef(name, kind=DefinitionKind.AGENT)
+    definition = await request.service(Definitions).store.get(request.caller.tenant, ref)
+    return None if definition is None else _tool_of(definition)
 
 
 def _tool_of(definition: Definition) -> RunTool:
@@ -106,4 +101,6 @@ def _tool_of_kind(api: KindApi, tool: McpTool) -> RunTool:
     )
 
 
-_OF_KINDS = [_tool_of_kind(api, tool) for api in APIS.values() for tool in api.mcp_tools]
+_OF_KINDS: Final = {
+    tool.name: _tool_of_kind(api, tool) for api in APIS.values() for tool in api.mcp_tools
+}

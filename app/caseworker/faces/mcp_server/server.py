@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -24,7 +24,7 @@ from mcp.types import (
 from pydantic import ValidationError
 
 from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, session_run_id
-from caseworker.faces.mcp_server.offers import Offers, RunTool
+from caseworker.faces.mcp_server.offers import RunTool, offered_tool, offered_tools
 from caseworker.platform.caller import KeyScope as AccessScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.deadline import DEADLINE
@@ -77,8 +77,7 @@ _GET_RUN = Tool(
 class OfferingServer:
     """Handles MCP requests. Its only state is the cancel requests in progress."""
 
-    def __init__(self, version: str, offers: Sequence[Offers]) -> None:
-        self._offers = offers
+    def __init__(self, version: str) -> None:
         self._cancelling: set[asyncio.Task[Any]] = set()
         self._server: Server[Any] = Server(
             "caseworker",
@@ -98,14 +97,14 @@ class OfferingServer:
 
     async def _list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         request = _request_of(context)
-        tools = {_GET_RUN.name: _GET_RUN}
         try:
             async with asyncio.timeout(request.scope[DEADLINE].left_seconds):
-                for offers in self._offers:
-                    for each in await offers(request, None):
-                        tools.setdefault(each.name, _tool(each))
+                offered = await offered_tools(request)
         except (StoreUnavailableError, TimeoutError):
             raise MCPError(INTERNAL_ERROR, UNAVAILABLE.detail) from None
+        tools = {_GET_RUN.name: _GET_RUN}
+        for each in offered.values():
+            tools.setdefault(each.name, _tool(each))
         return ListToolsResult(tools=list(tools.values()))
 
     async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
@@ -118,12 +117,11 @@ class OfferingServer:
                     RunKey(request.caller.tenant, str(args.get("run_id")))
                 )
                 return await self._ended(context, request, run, wait)
-            for offers in self._offers:
-                for tool in await offers(request, params.name):
-                    if tool.name == params.name:
-                        wait = WAIT_SECONDS if _has_own_wait(tool) else _pop_wait(args)
-                        return await self._run(context, request, tool, args, wait)
-            return _refused("Unknown tool. tools/list lists the available tools.")
+            tool = await offered_tool(request, params.name)
+            if tool is None:
+                return _refused("Unknown tool. tools/list lists the available tools.")
+            wait = WAIT_SECONDS if _has_own_wait(tool) else _pop_wait(args)
+            return await self._run(context, request, tool, args, wait)
         except ValidationError as error:
             violations = violations_of(error.errors())
             return _refusal_of(request, ProblemError(INVALID_REQUEST, violations=violations))
@@ -146,10 +144,9 @@ class OfferingServer:
         try:
             return await self._ended(context, request, accepted.run, wait)
         except asyncio.CancelledError:
-            if not request.service(
-                RunService
-            ).is_closing:  # otherwise the process shuts down, not the client
-                self._cancel(request.service(RunService), accepted.run.key)
+            runs = request.service(RunService)
+            if not runs.is_closing:  # otherwise the process shuts down, not the client
+                self._cancel(runs, accepted.run.key)
             raise
 
     def _cancel(self, runs: RunService, key: RunKey) -> None:

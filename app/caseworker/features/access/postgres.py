@@ -196,14 +196,7 @@ class PostgresKeys:
         old, now = stored[key_id][0], datetime.now(UTC)
         if not old.works_at(now) or old.rotated_to is not None:
             raise KeyConflictError
-        span = None if old.expires_at is None else old.expires_at - old.created_at
-        issued = _issued(
-            tenant=old.tenant,
-            name=old.name,
-            scopes=old.scopes,
-            created_by=by.name,
-            expires_at=None if span is None else now + min(span, _LATEST - now),
-        )
+        issued = _successor(old, by, now)
         until = min(now + overlap, old.expires_at or now + overlap)
         replaced = (
             update(api_keys)
@@ -222,6 +215,18 @@ class PostgresKeys:
             await _insert(connection, issued)
             await record(connection, old.tenant, Act.KEY_ROTATED, key_id)
         return issued
+
+
+def _successor(old: ApiKey, by: Caller, now: datetime) -> IssuedKey:
+    """Issue a key with the name, scopes and lifetime of another."""
+    span = None if old.expires_at is None else old.expires_at - old.created_at
+    return _issued(
+        tenant=old.tenant,
+        name=old.name,
+        scopes=old.scopes,
+        created_by=by.name,
+        expires_at=None if span is None else now + min(span, _LATEST - now),
+    )
 
 
 async def _insert(connection: AsyncConnection, issued: IssuedKey) -> None:

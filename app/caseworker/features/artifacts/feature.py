@@ -4,13 +4,7 @@ from typing import Final
 
 from caseworker.features.artifacts import http
 from caseworker.features.artifacts.postgres import PostgresArtifacts, drop_artifacts
-from caseworker.features.feature import Feature, Opened, Parts
-
-
-def open_artifacts(parts: Parts) -> Opened:
-    """Build the store of artifacts."""
-    return Opened(services=[PostgresArtifacts(parts.engines)])
-
+from caseworker.features.feature import Feature, Opened
 
 ARTIFACTS: Final = Feature(
     name="artifacts",
@@ -18,5 +12,5 @@ ARTIFACTS: Final = Feature(
     errors=http.ERRORS,
     tables=["artifacts"],
     retention={"artifacts": drop_artifacts},
-    open=open_artifacts,
+    open=lambda parts: Opened(services=[PostgresArtifacts(parts.engines)]),
 )

@@ -8,7 +8,7 @@ that the graph was composed of change or are deleted.
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -201,9 +201,9 @@ class Definitions:
         prepared, raw_problems = await expansion.compute(examine, expanded.size.size_bytes)
         runnable = RunnableGraph(expanded.graph, prepared)
         if expansion.missing:
+            absent = await self._absent(tenant, expansion.missing)
             gaps = {place_of(gap.path) for gap in expansion.missing}
-            other_problems = [problem for problem in raw_problems if not _is_at(problem, gaps)]
-            raw_problems = (*await self._absent(tenant, expansion.missing), *other_problems)
+            raw_problems = (*absent, *_elsewhere(raw_problems, gaps))
         problems = KINDS[kind].at_home(raw_problems)
         is_small = text is not None and size_bytes <= SMALL_BYTES
         if is_small and registering is None and not expansion.named_others:
@@ -286,8 +286,7 @@ def problems_alone(
     _, problems = catalog.examine(graph)
     references = catalog.references(graph)
     places = {place_of(each.place) for each in references}
-    other_problems = [problem for problem in problems if not _is_at(problem, places)]
-    return (*map(_unseen, references), *other_problems)
+    return [*map(_unseen, references), *_elsewhere(problems, places)]
 
 
 def _unseen(reference: DefinitionReference) -> Problem:
@@ -330,10 +329,12 @@ def _not_there(gap: Missing, existing: Set[DefinitionRef], names: Sequence[str])
     return Problem(place_of((*gap.path, "name")), hint)
 
 
-def _is_at(problem: Problem, places: Set[str]) -> bool:
-    """Return whether a problem is at, or inside, one of these places."""
-    parts = problem.place.split(".")
-    return any(".".join(parts[:end]) in places for end in range(1, len(parts) + 1))
+def _elsewhere(problems: Iterable[Problem], places: Set[str]) -> Iterator[Problem]:
+    """Yield the problems that are neither at nor inside one of these places."""
+    for problem in problems:
+        parts = problem.place.split(".")
+        if not any(".".join(parts[:end]) in places for end in range(1, len(parts) + 1)):
+            yield problem
 
 
 def _content_of(definition: Definition) -> Mapping[str, Any]:

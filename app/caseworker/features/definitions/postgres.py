@@ -401,7 +401,7 @@ async def _definitions(
     if sum(head.size_bytes for head in distinct.values()) > max_bytes:
         raise DefinitionsTooLargeError
     rows = await connection.execute(
-        _CONTENTS_OF, {"tenant": tenant, "wanted": _json_of_refs(distinct)}
+        _CONTENTS_OF, {"tenant": tenant, "wanted": exact_dump(_as_json(distinct))}
     )
     read = {_ref(row): row.definition for row in rows}
     return {
@@ -428,10 +428,6 @@ async def _users(
     }
     rows = await connection.execute(_USERS_OF, parameters)
     return [_ref(row) for row in rows]
-
-
-def _json_of_refs(refs: Iterable[DefinitionRef]) -> str:
-    return exact_dump(_as_json(refs))
 
 
 def _as_json(refs: Iterable[DefinitionRef]) -> list[dict[str, Any]]:

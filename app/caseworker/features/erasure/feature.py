@@ -5,15 +5,13 @@ from typing import Final
 from caseworker.features.erasure import http
 from caseworker.features.erasure.postgres import PostgresErasure
 from caseworker.features.erasure.service import Erasing
-from caseworker.features.feature import Feature, Opened, Parts
+from caseworker.features.feature import Feature, Opened
 from caseworker.runs.service import RunService
 
-
-def open_erasure(parts: Parts) -> Opened:
-    """Build the service that erases data."""
-    return Opened(
+ERASURE: Final = Feature(
+    name="erasure",
+    routes=http.router.routes,
+    open=lambda parts: Opened(
         services=[Erasing(PostgresErasure(parts.engines.work), parts.service(RunService))]
-    )
-
-
-ERASURE: Final = Feature(name="erasure", routes=http.router.routes, open=open_erasure)
+    ),
+)

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import Request
@@ -20,6 +21,42 @@ from caseworker.platform.http.request import RunKeys, base_url_of
 from caseworker.runs.http.fields import ExternalAccess
 from caseworker.runs.run import Run
 from caseworker.runs.service import RunService
+from caseworker.settings.schema import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKeys:
+    """Issues the keys of attempts, and identifies the callers that send them."""
+
+    attempts: PostgresAttempts
+    sessions: Sessions
+    server: ServerSettings
+
+    async def open(self, run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:
+        """Open an attempt of a run; see :class:`ExternalAccess`."""
+        key = KEY_PREFIX + secrets.token_hex(32)
+        attempt = await self.attempts.open(run.key, key_hash(key), renew=renew)
+        if (session := self.sessions.get(run.key)) is not None:
+            session.touch()
+            session.attempts.note_opened(attempt)
+        base_url = self.server.public_url or base_url_of(request, self.server.trusted_proxies)
+        paths = self.sessions.addresses
+        urls = {name: base_url.rstrip("/") + path for name, path in paths.items()}
+        access = Access(key=key, **urls, expires_at=run.request.deadline)
+        return {"attempt": attempt, "access": access}
+
+    async def caller_of(self, key: str) -> Caller:
+        """Return the caller with the key of an attempt.
+
+        Raises:
+            InvalidCredentialError: the key is unknown.
+        """
+        state = await self.attempts.find(key_hash(key))
+        if state is None:
+            raise InvalidCredentialError
+        scopes = with_implied([KeyScope.RUN] if state.attempt == state.newest else [])
+        run_id = state.key.run_id
+        return Caller(state.key.tenant, f"run {run_id}", scopes, run_id=run_id)
 
 
 def open_external(parts: Parts) -> Opened:
@@ -27,31 +64,11 @@ def open_external(parts: Parts) -> Opened:
     sessions = parts.service(Sessions)
     stale_seconds = parts.settings.worker.stale_after_seconds
     attempts = PostgresAttempts(parts.engines.work, stale_seconds=stale_seconds)
-    server = parts.settings.server
     if (address := parts.services.get(Address)) is not None:
         sessions.secret = address.secret
     sessions.objects.record = attempts.note_objects
     sessions.objects.tokens_of = attempts.known_objects
-
-    async def opened(run: Run, request: Request, *, renew: bool) -> Mapping[str, Any]:
-        key = KEY_PREFIX + secrets.token_hex(32)
-        attempt = await attempts.open(run.key, key_hash(key), renew=renew)
-        if (session := sessions.get(run.key)) is not None:
-            session.touch()
-            session.attempts.note_opened(attempt)
-        base_url = server.public_url or base_url_of(request, server.trusted_proxies)
-        urls = {name: base_url.rstrip("/") + path for name, path in sessions.addresses.items()}
-        access = Access(key=key, **urls, expires_at=run.request.deadline)
-        return {"attempt": attempt, "access": access}
-
-    async def caller_of(key: str) -> Caller:
-        state = await attempts.find(key_hash(key))
-        if state is None:
-            raise InvalidCredentialError
-        scopes = with_implied([KeyScope.RUN] if state.attempt == state.newest else [])
-        run_id = state.key.run_id
-        return Caller(state.key.tenant, f"run {run_id}", scopes, run_id=run_id)
-
+    keys = AttemptKeys(attempts, sessions, parts.settings.server)
     forwarder = Forwarder()
     owners = Owners(
         sessions=sessions,
@@ -61,9 +78,9 @@ def open_external(parts: Parts) -> Opened:
         address=address,
     )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
-    keys = RunKeys(KEY_PREFIX, caller_of)
-    access = ExternalAccess(accepted=children.accepted, opened=opened)
-    return Opened(services=[attempts, access, keys, owners], close=forwarder.aclose)
+    access = ExternalAccess(accepted=children.accepted, opened=keys.open)
+    run_keys = RunKeys(KEY_PREFIX, keys.caller_of)
+    return Opened(services=[attempts, access, run_keys, owners], close=forwarder.aclose)
 
 
 EXTERNAL: Final = Feature(

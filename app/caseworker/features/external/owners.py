@@ -6,12 +6,13 @@ request waits there until the run is released, and is then forwarded to the next
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fastapi import Request, Response
 
-from caseworker.features.external.postgres import PostgresAttempts
+from caseworker.features.external.postgres import OwnerState, PostgresAttempts
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import is_made_with, run_of
 from caseworker.platform.http.deadline import lift_deadline
@@ -89,20 +90,7 @@ class Owners:
             while state.status is RunStatus.QUEUED and state.parent is not None:
                 line.append(RunKey(key.tenant, state.parent))
                 state = await self.attempts.owner_of(line[-1])
-            is_here = (
-                state.address in (None, self.address) and self.sessions.get(line[-1]) is not None
-            )
-            owner = None if is_here else state.address
-            if not self.runs.takes_runs and owner is None:
-                heir = await self.attempts.any_owner(self.address)
-                if heir is None:
-                    raise _not_owned(request)
-                owner = None if is_here else heir
-            elif len(line) > 1 and (is_here or state.status in ENDED):
-                await self.runs.take(line[-2])
-            elif state.status is RunStatus.QUEUED:
-                await self.runs.take(line[-1])
-            if owner is not None and owner != self.address:
+            if (owner := await self._other_owner(request, line, state)) is not None:
                 if request.scope.get(FORWARDED):
                     raise _not_owned(request)
                 try:
@@ -117,6 +105,27 @@ class Owners:
                 except BrokenOffError:
                     raise ProblemError(NOT_OWNED) from None
             await self.sessions.get_within(key, LOOK_SECONDS)
+
+    async def _other_owner(
+        self, request: Request, line: Sequence[RunKey], state: OwnerState
+    ) -> Address | None:
+        """Return the other process that owns a run or will own it; else take the run here.
+
+        ``line`` has the run and its ancestors up to the first that is not queued, whose state is
+        ``state``.
+        """
+        is_here = state.address in (None, self.address) and self.sessions.get(line[-1]) is not None
+        owner = None if is_here else state.address
+        if not self.runs.takes_runs and owner is None:
+            heir = await self.attempts.any_owner(self.address)
+            if heir is None:
+                raise _not_owned(request)
+            owner = None if is_here else heir
+        elif len(line) > 1 and (is_here or state.status in ENDED):
+            await self.runs.take(line[-2])
+        elif state.status is RunStatus.QUEUED:
+            await self.runs.take(line[-1])
+        return None if owner == self.address else owner
 
     async def _forwarded(
         self, request: Request, content: bytes, key: RunKey, owner: Address

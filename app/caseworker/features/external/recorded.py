@@ -132,24 +132,34 @@ class RecordedCalls:
                 return call
         call = next((each for each in equal_calls if each.is_open), None)
         if call is None:
-            old = (
-                each
-                for each in equal_calls
-                if each.attempt < self._attempt and not each.is_complete
-            )
-            if (interrupted := next(old, None)) is not None:
-                interrupted.attempt = self._attempt
-            elif replays and self.unused and lane not in self._diverged_lanes:
+            may_diverge = replays and self.unused and lane not in self._diverged_lanes
+            if not self._supersede_interrupted(equal_calls) and may_diverge:
                 diverged()
                 if lane:
                     self._diverged_lanes.add(lane)
-            number, attempt = equal_calls[-1].number + 1 if equal_calls else 1, self._attempt
-            call = RecordedCall(digest=digest, number=number, attempt=attempt, made_in=attempt)
-            call.place = self._count = self._count + 1
-            equal_calls.append(call)
+            call = self._add_call(digest)
         elif self._replays and self.may_repeat(call):  # the request may not be replayed
             self._repeatable -= 1
         call.attempt, call.lane, call.is_open = self._attempt, lane, False
+        return call
+
+    def _supersede_interrupted(self, equal_calls: Iterable[RecordedCall]) -> bool:
+        """Assign the first call that an earlier attempt left incomplete to this attempt.
+
+        Returns False if there is none.
+        """
+        for call in equal_calls:
+            if call.attempt < self._attempt and not call.is_complete:
+                call.attempt = self._attempt
+                return True
+        return False
+
+    def _add_call(self, digest: str) -> RecordedCall:
+        equal_calls, attempt = self._calls_by_digest[digest], self._attempt
+        number = equal_calls[-1].number + 1 if equal_calls else 1
+        call = RecordedCall(digest=digest, number=number, attempt=attempt, made_in=attempt)
+        call.place = self._count = self._count + 1
+        equal_calls.append(call)
         return call
 
     @property

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
-from caseworker.core.budget.accounts import TENANT, AccountLimit, Hold, HoldAnswer
+from caseworker.core.budget.accounts import AccountLimit, Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.core.budget.usage import Charge
@@ -167,7 +167,3 @@ class AccountsOfRun:
     def settle(self, hold: Hold, charge: Charge) -> None:
         """Replace a hold by the actual charge; stored with the next changes of the journal."""
         self.journal.settle(hold, charge)
-
-
-OF_TENANTS: Final = (TENANT,)
-"""Accounts of a run whose tenant has a quota on cost."""

@@ -8,11 +8,10 @@ are never labels.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.metrics import MetricWrapperBase
 
 from caseworker.core.trace.node import OVERRUN_USD, made_by
 from caseworker.runs.run import Run
@@ -83,83 +82,44 @@ class RunMetrics:
         self._repaired = Bounded()
         self._counting: set[asyncio.Task[None]] = set()
 
-        def declare(
-            kind: Callable[..., MetricWrapperBase],
-            name: str,
-            says: str,
-            labels: Sequence[str] = (),
-            **how: Any,
-        ) -> _Cells:
-            return _Cells(kind(f"caseworker_{name}", says, labels, registry=registry, **how))
+        def counter(name: str, says: str, *names: str) -> _Cells:
+            return _Cells(Counter(f"caseworker_{name}", says, names, registry=registry))
 
-        label_names = self._labels
-        self._accepted = declare(Counter, "runs_accepted", "Runs accepted.", ("kind", *label_names))
-        self._run_seconds = declare(
-            Histogram,
-            "run_duration_seconds",
-            "Active execution time of ended runs; the count is the number of ended runs.",
-            ("kind", "status", *label_names),
-            buckets=_RUN_SECONDS,
+        def times(name: str, buckets: Sequence[float], says: str, *names: str) -> _Cells:
+            name = f"caseworker_{name}"
+            return _Cells(Histogram(name, says, names, registry=registry, buckets=buckets))
+
+        self._accepted = counter("runs_accepted", "Runs accepted.", "kind", *self._labels)
+        says = "Active execution time of ended runs; the count is the number of ended runs."
+        names = ("kind", "status", *self._labels)
+        self._run_seconds = times("run_duration_seconds", _RUN_SECONDS, says, *names)
+        says = (
+            "Time from acceptance to the first start of a run, or to its end if it never started."
         )
-        self._waited = declare(
-            Histogram,
-            "run_wait_seconds",
-            "Time from acceptance to the first start of a run, or to its end if it never started.",
-            ("kind",),
-            buckets=_RUN_SECONDS,
-        )
-        self._stopped = declare(
-            Counter,
-            "run_stops",
-            "Runs that ended without completing, by cause.",
-            ("stop", "dimension"),
-        )
-        self._takeovers = declare(
-            Counter,
-            "run_takeovers",
-            "Runs started here that an earlier execution had already started.",
-        )
-        self._steps = declare(Counter, "steps", "Steps executed.")
-        self._turns = declare(Counter, "turns", "Agent turns.")
-        self._model_seconds = declare(
-            Histogram,
-            "model_call_duration_seconds",
-            "Duration of model calls including retries; the count is the number of calls.",
-            ("model", "status"),
-            buckets=_CALL_SECONDS,
-        )
-        self._tool_seconds = declare(
-            Histogram,
-            "tool_call_duration_seconds",
-            "Duration of tool calls including retries; the count is the number of calls.",
-            ("tool", "status"),
-            buckets=_CALL_SECONDS,
-        )
-        self._tokens = declare(
-            Counter, "tokens", "Model tokens, including estimates.", ("model", "direction")
-        )
-        self._cost = declare(
-            Counter,
-            "cost_usd",
-            "Known cost in US dollars, including estimates.",
-            ("model", *label_names),
-        )
-        self._overrun = declare(
-            Counter,
-            "overrun_cost_usd",
-            "US dollars by which model calls cost more than was reserved for them.",
-            ("model",),
-        )
-        self._repairs = declare(
-            Counter, "model_reply_repairs", "Repaired faults in model replies.", ("kind",)
-        )
-        self._retries = declare(Counter, "retries", "Retries after a failure.", ("kind",))
-        self._request_seconds = declare(
-            Histogram,
-            "http_request_duration_seconds",
-            "Duration of HTTP requests until the end of the response, except event streams.",
-            ("method", "route", "status"),
-            buckets=_REQUEST_SECONDS,
+        self._waited = times("run_wait_seconds", _RUN_SECONDS, says, "kind")
+        says = "Runs that ended without completing, by cause."
+        self._stopped = counter("run_stops", says, "stop", "dimension")
+        says = "Runs started here that an earlier execution had already started."
+        self._takeovers = counter("run_takeovers", says)
+        self._steps = counter("steps", "Steps executed.")
+        self._turns = counter("turns", "Agent turns.")
+        says = "Duration of model calls including retries; the count is the number of calls."
+        names = ("model", "status")
+        self._model_seconds = times("model_call_duration_seconds", _CALL_SECONDS, says, *names)
+        says = "Duration of tool calls including retries; the count is the number of calls."
+        names = ("tool", "status")
+        self._tool_seconds = times("tool_call_duration_seconds", _CALL_SECONDS, says, *names)
+        self._tokens = counter("tokens", "Model tokens, including estimates.", "model", "direction")
+        says = "Known cost in US dollars, including estimates."
+        self._cost = counter("cost_usd", says, "model", *self._labels)
+        says = "US dollars by which model calls cost more than was reserved for them."
+        self._overrun = counter("overrun_cost_usd", says, "model")
+        self._repairs = counter("model_reply_repairs", "Repaired faults in model replies.", "kind")
+        self._retries = counter("retries", "Retries after a failure.", "kind")
+        says = "Duration of HTTP requests until the end of the response, except event streams."
+        names = ("method", "route", "status")
+        self._request_seconds = times(
+            "http_request_duration_seconds", _REQUEST_SECONDS, says, *names
         )
 
     def accepted(self, run: Run) -> None:

@@ -232,77 +232,55 @@ class RequestEnvelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        began, headers = time.perf_counter(), Headers(scope=scope)
         request_id = scope["request_id"] = _request_id(headers)
-        cors = self._cors(scope, headers) if "origin" in headers else {}
         scope[RELEASES], scope[DOCS_URL] = [], self._docs_url
-        started = streamed = False
-        deadline: Deadline | None = None
-        status, began = _GIVEN_UP, time.perf_counter()
-
-        async def send_named(message: Message) -> None:
-            nonlocal started, status, streamed
-            if message["type"] == "http.response.start":
-                started, status = True, message["status"]
-                if deadline is not None:
-                    deadline.lift()
-                message.setdefault("headers", ())
-                common = MutableHeaders(scope=message)
-                streamed = common.get("content-type", "").startswith("text/event-stream")
-                # A relayed reply has the ID of the provider.
-                common.setdefault("x-request-id", request_id)
-                common["x-content-type-options"] = "nosniff"
-                common.setdefault("cache-control", "no-store")
-                common.update(cors)
-                if self._origins and "origin" not in common.get("vary", "").lower():
-                    common.add_vary_header("Origin")
-            await send(message)
-
-        async def send_in_time(message: Message) -> None:
-            if deadline is None or not deadline.has_passed:
-                await send_named(message)
-
+        cors = self._cors(scope, headers) if "origin" in headers else {}
+        reply = _Reply(send, request_id, cors, varies=bool(self._origins))
         if self._max_seconds is not None:
-            deadline = Deadline(self._max_seconds, scope, receive, send_named)
-            scope[DEADLINE] = deadline
-        log_context = structlog.contextvars.bound_contextvars(request_id=request_id)
+            reply.deadline = Deadline(self._max_seconds, scope, receive, reply.send)
+            scope[DEADLINE] = reply.deadline
         trace_headers = headers.getlist(HEADER)  # several are ignored
         with (
-            log_context,
+            structlog.contextvars.bound_contextvars(request_id=request_id),
             below_caller(trace_headers[0]) if len(trace_headers) == 1 else nullcontext(),
         ):
             try:
-                if (refused := self._refused(scope, headers)) is not None:
-                    await problem_response(scope, refused)(scope, receive, send_named)
-                    return
-                if "access-control-max-age" in cors:
-                    await Response(status_code=204)(scope, receive, send_named)
-                    return
-                app = self._forwarded if FORWARDED_HEADER in headers else self._app
-                await app(scope, receive, send_in_time)
-            except ClientDisconnect:
-                return  # the client is gone
-            except asyncio.CancelledError:
-                if deadline is not None and deadline.has_passed:
-                    return
-                if started:  # the process shuts down
-                    raise
-                response = problem_response(scope, ProblemError(UNAVAILABLE))
-                await response(scope, receive, send_named)
-            except Exception:
-                log.exception("http.request_broke", method=scope["method"])
-                if started:
-                    raise
-                response = problem_response(scope, ProblemError(INTERNAL))
-                await response(scope, receive, send_named)
+                await self._answer(scope, receive, reply, headers)
             finally:
-                if deadline is not None:
-                    await deadline.close()
-                    deadline = None
+                await reply.close()
                 for release in scope[RELEASES]:
                     release()
                 seconds = time.perf_counter() - began
-                self._answered(scope, status, seconds, streamed=streamed)
+                self._answered(scope, reply.status, seconds, streamed=reply.streamed)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, reply: "_Reply", headers: Headers
+    ) -> None:
+        """Pass a request on, or reject it; after a failure, send a problem document."""
+        try:
+            if (refused := self._refused(scope, headers)) is not None:
+                await problem_response(scope, refused)(scope, receive, reply.send)
+            elif "access-control-max-age" in reply.cors:
+                await Response(status_code=204)(scope, receive, reply.send)
+            else:
+                app = self._forwarded if FORWARDED_HEADER in headers else self._app
+                await app(scope, receive, reply.send_in_time)
+        except ClientDisconnect:
+            return  # the client is gone
+        except asyncio.CancelledError:
+            if reply.deadline is not None and reply.deadline.has_passed:
+                return
+            if reply.started:  # the process shuts down
+                raise
+            response = problem_response(scope, ProblemError(UNAVAILABLE))
+            await response(scope, receive, reply.send)
+        except Exception:
+            log.exception("http.request_broke", method=scope["method"])
+            if reply.started:
+                raise
+            response = problem_response(scope, ProblemError(INTERNAL))
+            await response(scope, receive, reply.send)
 
     def _cors(self, scope: Scope, headers: Headers) -> dict[str, str]:
         """Return the CORS headers of a response; empty if the origin of its request is not allowed.
@@ -360,6 +338,54 @@ class RequestEnvelope:
                 seconds=round(seconds, 4),
                 tenant=scope.get("tenant"),
             )
+
+
+class _Reply:
+    """Sends the response to one request with the headers that all have, and notes its status."""
+
+    def __init__(
+        self, send: Send, request_id: str, cors: Mapping[str, str], *, varies: bool
+    ) -> None:
+        """``varies`` is whether responses depend on the origin of their request."""
+        self._send = send
+        self._request_id = request_id
+        self._varies = varies
+        self.cors = cors
+        self.deadline: Deadline | None = None
+        self.started = self.streamed = False
+        self.status = _GIVEN_UP
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response."""
+        if message["type"] == "http.response.start":
+            self._start(message)
+        await self._send(message)
+
+    async def send_in_time(self, message: Message) -> None:
+        """Send a part of the response, unless the deadline has responded."""
+        if self.deadline is None or not self.deadline.has_passed:
+            await self.send(message)
+
+    async def close(self) -> None:
+        """Remove the deadline."""
+        if self.deadline is not None:
+            await self.deadline.close()
+            self.deadline = None  # it refers to this object
+
+    def _start(self, message: Message) -> None:
+        self.started, self.status = True, message["status"]
+        if self.deadline is not None:
+            self.deadline.lift()
+        message.setdefault("headers", ())
+        headers = MutableHeaders(scope=message)
+        self.streamed = headers.get("content-type", "").startswith("text/event-stream")
+        # A relayed reply has the ID of the provider.
+        headers.setdefault("x-request-id", self._request_id)
+        headers["x-content-type-options"] = "nosniff"
+        headers.setdefault("cache-control", "no-store")
+        headers.update(self.cors)
+        if self._varies and "origin" not in headers.get("vary", "").lower():
+            headers.add_vary_header("Origin")
 
 
 def _request_id(headers: Headers) -> str:

@@ -185,34 +185,10 @@ class Forwarder:
             MisdirectedError: another process must handle the request.
             ClientDisconnect: the client of the request is gone.
         """
-        is_near = to.is_near()
-        place = to.socket if is_near else to.url
-        if place is None:
-            raise UnreachableError
-        client = self._clients.get(place)
-        if client is None:
-            transport = httpx.AsyncHTTPTransport(
-                uds=place if is_near else None,
-                verify=not is_near,  # loading the certificates takes 0.2 s
-                limits=httpx.Limits(max_connections=None),
-                socket_options=None if is_near else _KEEP_ALIVE,
-            )
-            timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-            client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
-            self._clients[place] = client
-        base = "http://caseworker" if is_near else place.rstrip("/")
+        client, base_url = self._client_for(to)
         path = _path_of(request.scope)
-        outgoing = client.build_request(request.method, base + path, content=content)
-        digest = hashlib.sha256(content).hexdigest()
-        host, now = "-" if request.client is None else request.client.host, str(int(time.time()))
-        signed = _signed(to.secret, request.method, path, digest, host, now)
-        outgoing.headers = httpx.Headers(
-            [
-                *_passed(request.headers.raw, _SET_AGAIN),
-                (b"content-length", str(len(content)).encode()),
-                (_NAME, signed.encode()),
-            ]
-        )
+        outgoing = client.build_request(request.method, base_url + path, content=content)
+        outgoing.headers = _signed_headers(request, path, content, to.secret)
         sending = asyncio.ensure_future(client.send(outgoing, stream=True))
         try:
             reply = await while_connected(request, sending)
@@ -228,6 +204,25 @@ class Forwarder:
         response = StreamingResponse(_parts(reply), reply.status_code)
         response.raw_headers = _passed(reply.headers.raw, _OF_THE_SERVER)
         return response
+
+    def _client_for(self, to: Address) -> tuple[httpx.AsyncClient, str]:
+        """Return the client that reaches a process, and its base URL."""
+        is_near = to.is_near()
+        place = to.socket if is_near else to.url
+        if place is None:
+            raise UnreachableError
+        client = self._clients.get(place)
+        if client is None:
+            transport = httpx.AsyncHTTPTransport(
+                uds=place if is_near else None,
+                verify=not is_near,  # loading the certificates takes 0.2 s
+                limits=httpx.Limits(max_connections=None),
+                socket_options=None if is_near else _KEEP_ALIVE,
+            )
+            timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+            client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
+            self._clients[place] = client
+        return client, "http://caseworker" if is_near else place.rstrip("/")
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -262,6 +257,19 @@ async def _parts(reply: httpx.Response) -> AsyncIterator[bytes]:
             yield part
     finally:
         await reply.aclose()
+
+
+def _signed_headers(request: Request, path: str, content: bytes, secret: str) -> httpx.Headers:
+    """Return the headers with which a request is forwarded."""
+    digest = hashlib.sha256(content).hexdigest()
+    host, now = "-" if request.client is None else request.client.host, str(int(time.time()))
+    return httpx.Headers(
+        [
+            *_passed(request.headers.raw, _SET_AGAIN),
+            (b"content-length", str(len(content)).encode()),
+            (_NAME, _signed(secret, request.method, path, digest, host, now).encode()),
+        ]
+    )
 
 
 def _signed(secret: str, method: str, path: str, digest: str, client: str, at: str) -> str:

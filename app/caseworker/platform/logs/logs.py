@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Literal, TextIO
 
 import structlog
-from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from caseworker.platform.logs.errors import format_error
 from caseworker.platform.logs.redaction import redact_text, redact_value
@@ -79,6 +79,17 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(threshold)
+    _configure_libraries(threshold)
+    structlog.configure(
+        processors=[*_collecting(), *_rendering(form)],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=lambda *name: _LineLogger(handler, *name),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _configure_libraries(threshold: int) -> None:
+    """Let libraries log less, and only through the root logger."""
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     for name in _SILENT:
@@ -89,12 +100,6 @@ def configure_logging(
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True
     logging.captureWarnings(True)
-    structlog.configure(
-        processors=[*_collecting(), *_rendering(form)],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=lambda *name: _LineLogger(handler, *name),
-        cache_logger_on_first_use=False,
-    )
 
 
 class _LineLogger:
@@ -143,7 +148,7 @@ def _add_ids(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
 
 def _rendering(form: LogFormat) -> list[Processor]:
     """Return the processors that redact and render a line."""
-    exceptions = structlog.processors.ExceptionRenderer(_format_exc_info)
+    exceptions = structlog.processors.ExceptionRenderer(lambda exc_info: format_error(exc_info[1]))
     if form == "json":
         return [exceptions, _redact, structlog.processors.JSONRenderer()]
     renderer = structlog.dev.ConsoleRenderer(timestamp_key="ts", colors=sys.stderr.isatty())
@@ -155,10 +160,6 @@ def _print_plainly(logger: WrappedLogger, method: str, line: EventDict) -> Event
     del logger, method
     texts = {name: value for name, value in line.items() if isinstance(value, str)}
     return {**line, **{name: printable(value) for name, value in texts.items()}}
-
-
-def _format_exc_info(exc_info: ExcInfo) -> str:
-    return format_error(exc_info[1])
 
 
 def _redact(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:

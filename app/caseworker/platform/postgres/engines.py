@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -157,7 +157,7 @@ class KeptConnection:
         Raises:
             StoreUnavailableError: the database cannot be reached, went away, or is too busy.
         """
-        try:
+        with _outages():
             async with self._lock:
                 if (connection := self._connection) is not None:
                     try:
@@ -171,10 +171,6 @@ class KeptConnection:
                 await self._connection.execute("SET enable_seqscan = off")
                 self._connection.row_factory = dict_row
                 return await work(self._connection)
-        except ERRORS as error:
-            if _is_outage(error):
-                raise StoreUnavailableError from error
-            raise
 
     async def dispose(self) -> None:
         """Close the connection."""
@@ -272,7 +268,7 @@ async def transaction(
         StoreUnavailableError: the database cannot be reached, went away, or is too busy. If the
             connection was lost during the commit, the outcome of the transaction is unknown.
     """
-    try:
+    with _outages():
         async with pool.connected(tenant) as connection, connection.begin():
             if statement_ms is not None:
                 await connection.exec_driver_sql(LONG_STATEMENTS, (str(statement_ms),))
@@ -280,10 +276,6 @@ async def transaction(
                 driver = await driver_of(connection)
                 await driver.execute(AS_TENANT, (tenant,), prepare=True)
             yield connection
-    except ERRORS as error:
-        if _is_outage(error):
-            raise StoreUnavailableError from error
-        raise
 
 
 async def read_row(pool: Pool, statement: str, values: Sequence[Any]) -> Mapping[str, Any] | None:
@@ -309,7 +301,7 @@ async def read_rows(
         StoreUnavailableError: the database cannot be reached, went away, or is too busy.
         psycopg.Error: the statement failed.
     """
-    try:
+    with _outages():
         async with pool.connected(tenant) as connection:
             driver = await driver_of(connection)
             try:
@@ -327,6 +319,13 @@ async def read_rows(
             finally:
                 if not driver.closed:
                     await driver.set_autocommit(False)
+
+
+@contextmanager
+def _outages() -> Iterator[None]:
+    """Raise StoreUnavailableError if the database cannot be used at the moment."""
+    try:
+        yield
     except ERRORS as error:
         if _is_outage(error):
             raise StoreUnavailableError from error

@@ -97,18 +97,7 @@ class PostgresSpend:
             RangeTooLargeError: there are too many groups or runs.
         """
         name, _, metadata_key = group_by.partition(".")
-        scope = "true" if all_tenants else "tenant_id = %(tenant)s"
-        key, live_key = _KEYS[name]
-        start, form = _PERIODS[period]
-        costs = kept_costs_by_run if name == "metadata" else kept_costs
-        statement = _GROUPS.format(
-            start=start,
-            form=form,
-            count="parts" if name == "model" else "runs",
-            kept=costs(key, scope),
-            live=live_costs(live_key, scope),
-            only="of_model" if name == "model" else "true",
-        )
+        statement = _statement(name, period, "true" if all_tenants else "tenant_id = %(tenant)s")
         wall = None if all_tenants else tenant
         slots = self._sums_by_metadata if name == "metadata" else self._sums
         try:
@@ -126,6 +115,20 @@ class PostgresSpend:
         if len(rows) > MAX_GROUPS:
             raise RangeTooLargeError
         return [dict(row) for row in rows]
+
+
+def _statement(name: str, period: Period | None, scope: str) -> str:
+    key, live_key = _KEYS[name]
+    start, form = _PERIODS[period]
+    costs = kept_costs_by_run if name == "metadata" else kept_costs
+    return _GROUPS.format(
+        start=start,
+        form=form,
+        count="parts" if name == "model" else "runs",
+        kept=costs(key, scope),
+        live=live_costs(live_key, scope),
+        only="of_model" if name == "model" else "true",
+    )
 
 
 class PostgresCosts:

@@ -1,10 +1,10 @@
-"""Process setup: artifact limits."""
+"""Limits of a process: artifacts."""
 
 import pytest
 from pydantic import ValidationError
 
 from caseworker.features.artifacts.storage import ArtifactLimits
-from caseworker.main.process import artifact_limits
+from caseworker.main.limits import artifact_limits
 from caseworker.settings.schema import ArtifactSettings, Settings
 
 
