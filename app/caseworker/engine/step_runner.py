@@ -25,7 +25,7 @@ from caseworker.core.budget.usage import BudgetExceededError, Charge, CheckedCha
 from caseworker.core.graph.facts import NEXT, RUNNING, StepStatus
 from caseworker.core.trace.frozen_json import FrozenJson, frozen_object, thawed
 from caseworker.core.trace.node import ABANDONED
-from caseworker.engine.calls import reserved
+from caseworker.engine.budget_wait import reserved
 from caseworker.engine.cancellation import is_being_cancelled
 from caseworker.engine.context import (
     Execution,
@@ -181,7 +181,8 @@ class StepRunner:
             raise
         finally:
             self._activity.working.pop(path.text, None)
-            self._activity.changed()
+            if self._activity.is_held:
+                self._activity.changed()
             if self._tracked:
                 self._release_left(path)
         if self._token.stop is not None:

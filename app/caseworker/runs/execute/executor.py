@@ -37,6 +37,7 @@ from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from caseworker.engine.ports import RunAccounts
 from caseworker.engine.prepared import PreparedGraph
+from caseworker.engine.quiet import replaying
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import (
     DetachedError,
@@ -572,9 +573,9 @@ class RunExecutor:
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
         token, calls = active.token, graph.calls
         deadline = deadline_of(run.request.deadline, token)
-        replaying = calls.replaying(grace_seconds=self._supervisor.grace_seconds)
+        delayed = replaying(calls, grace_seconds=self._supervisor.grace_seconds)
         try:
-            with TimeLimit(execution.scope, token), deadline, replaying:
+            with TimeLimit(execution.scope, token), deadline, delayed:
                 outcome = await self._supervisor.run(
                     graph.run(), token, late=lambda _: self._record_late(active, execution)
                 )
