@@ -61,7 +61,6 @@ from caseworker.engine.call import (
     AttemptLog,
     Backoff,
     Call,
-    CallFailedError,
     OutcomeUnknownError,
     RateSlot,
     Reply,
@@ -174,7 +173,7 @@ class Calls:
                 else:
                     async with activity.waits(call.key):
                         await asyncio.sleep(delay)
-            outcome = progress.end(end)
+            end = progress.end(end)
         except BaseException as error:
             progress.interrupt(error)
             raise
@@ -185,9 +184,10 @@ class Calls:
                 activity.changed()
             if progress.attempts:
                 self._called_in |= enclosing
-        if isinstance(outcome, CallFailedError):
-            raise outcome
-        return outcome
+        if isinstance(end, AttemptError):
+            failure = end.to_json(progress.attempts)
+            raise call_failed(failure, progress.node, end.retry_after_seconds)
+        return Answered(end.value, progress.node)
 
     def check(self, path: StepPath) -> None:
         """Check that a step or call may start.
@@ -349,7 +349,11 @@ class _CallInProgress:
                     async with asyncio.timeout(call.timeout_seconds) as limit:
                         end: Reply | AttemptError = await call.send(self.attempts)
             except (AttemptError, TimeoutError, asyncio.CancelledError) as error:
-                end = _failure_in(error, call, limit)
+                if (failure := _failure_in(error, call, limit)) is None:
+                    raise
+                # A traceback would refer to this frame, and the cycle would keep the run alive.
+                end = failure.with_traceback(None)
+                del failure
             self._end_attempt(end)
             spent = end.spent
             return end
@@ -553,8 +557,8 @@ class _CallInProgress:
         self._charge_per_call = NOTHING
         return decision.delay_seconds
 
-    def end(self, end: Reply | AttemptError) -> "Answered | CallFailedError":
-        """End the call with the end of its last attempt."""
+    def end(self, end: Reply | AttemptError) -> Reply | AttemptError:
+        """End the call with the end of its last attempt; a value that is too large is a failure."""
         if isinstance(end, Reply):
             if end.metadata:
                 self._graph.annotate(self.node, end.metadata)
@@ -563,11 +567,11 @@ class _CallInProgress:
             except ValueTooLargeError as error:
                 end = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
             else:
-                return Answered(end.value, self.node)
+                return end
         value = end.to_json(self.attempts)
         kind, message = end.error_class, str(end)
         self._close(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
-        return call_failed(value, self.node, end.retry_after_seconds)
+        return end
 
     def interrupt(self, error: BaseException) -> None:
         """End the call because an unexpected error or a stop ended the task that makes it.
@@ -668,10 +672,10 @@ def _exceeds(estimate: Spent, free: FreeAmounts) -> bool:
     )
 
 
-def _failure_in(error: BaseException, call: Call, limit: asyncio.Timeout) -> AttemptError:
-    """Return the failure of an attempt that raised ``error``; raise it if it is none.
+def _failure_in(error: BaseException, call: Call, limit: asyncio.Timeout) -> AttemptError | None:
+    """Return the failure of an attempt that raised ``error``.
 
-    A cancel of the task that makes the call is no failure.
+    Returns None for an unexpected error, and for a cancel of the task that makes the call.
     """
     if isinstance(error, AttemptError):
         return error
@@ -681,4 +685,4 @@ def _failure_in(error: BaseException, call: Call, limit: asyncio.Timeout) -> Att
     if isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
         message = "It waited for something that was cancelled."
         return AttemptError(message, error_class="CancelledError", retryable=False)
-    raise error
+    return None
