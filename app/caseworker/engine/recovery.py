@@ -7,14 +7,16 @@ See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
 
 from caseworker.core.budget.retry import ErrorPolicy, GiveUp
 from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.engine.attempt import attempt
 from caseworker.engine.call import AttemptLog
 from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.prepared import BoundNode, PreparedStep
@@ -29,14 +31,30 @@ _FINAL = "final"
 _NEXT_STARTED = "next_begun"
 """Key in the journal value of a failed attempt: the next attempt has started."""
 
-Attempt = Callable[
-    [BoundNode, ErrorPolicy, Outputs, FlowContext, Callable[[Exception], object]],
-    Awaitable[Outputs],
-]
-"""Function that makes one attempt within the policy's timeout.
 
-On a timeout, it calls its last argument before it cancels the attempt.
-"""
+async def step_outputs(
+    step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
+) -> Outputs:
+    """Execute a step under its error policy, and return its outputs by handle.
+
+    Raises:
+        Exception: the last failure, if the policy does not recover from it.
+        Stop: the stop that ended the step.
+    """
+    policy = step.policy
+    if policy is None:
+        return await attempt(step.work, None, inputs, context, lambda _: None)
+    if report.failed_before is None:
+        try:
+            failed = partial(note_failed, policy, context, report, 1)
+            return await attempt(step.work, policy, inputs, context, failed)
+        except Exception as error:
+            failure = error
+    else:
+        failure = RecordedFailureError.of(report.failed_before)
+    recovering = Recovery(step, policy, inputs, context, report).outputs(failure)
+    del failure  # its traceback holds this frame, which must not keep it alive
+    return await recovering
 
 
 def note_failed(
@@ -74,14 +92,12 @@ class Recovery:
         inputs: Outputs,
         context: FlowContext,
         report: StepReport,
-        attempt: Attempt,
     ) -> None:
         self._step = step
         self._policy = policy
         self._inputs = inputs
         self._context = context
         self._report = report
-        self._make_attempt = attempt
         self._last: Mapping[str, Any] = report.failed_before or {}
         """The journal value of the last failure."""
         self._attempts = AttemptLog(context.run.trace, context.trace_parent)
@@ -148,9 +164,7 @@ class Recovery:
         context.calls.check(path)
         self._attempts.begin(number, fallback=fallback)
         try:
-            outputs = await self._make_attempt(
-                work, self._policy, self._inputs, context, self._failed
-            )
+            outputs = await attempt(work, self._policy, self._inputs, context, self._failed)
         except BaseException as error:
             self._attempts.end(error)
             raise

@@ -208,7 +208,8 @@ class RunJournal:
         self._stored_bytes += ROW_BYTES + (0 if value is None else value.size_bytes)
         self._entries[node_id] = entry
         self._unwritten.add(node_id)
-        self.touch()
+        if self._soon is None:
+            self.touch()
 
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
         """Buffer the request of a call. It is stored with the next write and then dropped."""
@@ -226,7 +227,9 @@ class RunJournal:
         self._events.add(event)
         if event.type in STREAMED:
             self._stop_waiting()
-        self.touch(AT_ONCE_SECONDS if event.type in STREAMED else SOON_SECONDS)
+            self.touch(AT_ONCE_SECONDS)
+        elif self._soon is None:
+            self.touch()
 
     @property
     def stored_seq(self) -> int:
