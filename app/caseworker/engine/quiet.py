@@ -25,9 +25,6 @@ def replaying(calls: Calls, *, grace_seconds: float) -> Iterator[None]:
     A delayed stop takes effect once all recorded work is repeated, at the latest
     ``grace_seconds`` after it arrived.
     """
-    if not calls.token.is_delaying:
-        yield
-        return
     loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
 
     def delayed() -> None:

@@ -108,7 +108,7 @@ class StepRunner:
         path = step.path if self.within is None else self.within.step(step.step.id)
         journal, recorded = self._journal, None
         if journal is not None:
-            report.key = path.record_key
+            report.key = step.record_key if path is step.path else path.record_key
             recorded = journal.recorded(report.key)
             if recorded is not None and report.recall(recorded):
                 report.sizes = self._sizes_of(path, report.outputs) or {}

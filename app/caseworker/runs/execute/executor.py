@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -571,9 +572,11 @@ class RunExecutor:
             return graph.abandoned(_exhausted(run))
         about = {"attempt": run.attempts, **execution.imported}
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
-        token, calls = active.token, graph.calls
+        token = active.token
         deadline = deadline_of(run.request.deadline, token)
-        delayed = replaying(calls, grace_seconds=self._supervisor.grace_seconds)
+        delayed: AbstractContextManager[None] = nullcontext()
+        if token.is_delaying:
+            delayed = replaying(graph.calls, grace_seconds=self._supervisor.grace_seconds)
         try:
             with TimeLimit(execution.scope, token), deadline, delayed:
                 outcome = await self._supervisor.run(

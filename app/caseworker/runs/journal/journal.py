@@ -160,8 +160,9 @@ class RunJournal:
             limits=limits,
             node_of=graph.node,
         )
-        # Stored by the write that stores their closed nodes, like all events and nodes.
-        self.end_calls(WORKER_LOST)
+        if run.open_starts:
+            # Stored by the write that stores their closed nodes, like all events and nodes.
+            self.end_calls(WORKER_LOST)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._closed = False
