@@ -166,7 +166,7 @@ class Calls:
                 progress.note_usage()
                 if isinstance(end, HoldAnswer):
                     await progress.wait_for_accounts(end)
-                elif end is Held.HELD:
+                elif end is NotMade.RUN_HELD:
                     await activity.start(call.key)
                 elif (delay := progress.delay_after(end)) is None:
                     break
@@ -270,10 +270,11 @@ class Calls:
         return before
 
 
-class Held(Enum):
-    """The end of an attempt that was not made, because the run is held."""
+class NotMade(Enum):
+    """The end of an attempt that was not made."""
 
-    HELD = "held"
+    RUN_HELD = "run held"
+    """The run is held, so that no attempt starts."""
 
 
 class _CallInProgress:
@@ -311,12 +312,12 @@ class _CallInProgress:
         self._position: AccountQueuePosition | None = None
         """Position in the queue for the accounts, until an attempt is reserved in them."""
 
-    async def attempt(self) -> "Reply | AttemptError | HoldAnswer | Held":
+    async def attempt(self) -> "Reply | AttemptError | HoldAnswer | NotMade":
         """Reserve the cost, acquire the rate slot, pass the barrier, make one attempt, settle it.
 
         Returns the reply or the failure of the attempt. If the accounts above the run are full,
-        returns their answer; if the run is held, ``HELD``. In both cases no attempt was made, and
-        nothing stays reserved.
+        returns their answer; if the run is held, ``RUN_HELD``. Then no attempt was made, and nothing
+        stays reserved.
         """
         call, calls = self._call, self._calls
         self._counted = checked(sum_of((self._charge_per_call, call.per_attempt)))
@@ -341,7 +342,7 @@ class _CallInProgress:
                 self.leave_accounts()
             calls.check(call.key)
             if calls.activity.is_held:
-                return Held.HELD
+                return NotMade.RUN_HELD
             self._start_attempt()
             spent, started = None, True
             try:
@@ -362,7 +363,7 @@ class _CallInProgress:
             self._settle(reservation, hold, spent, started=started)
 
     def _start_attempt(self) -> None:
-        """Record the start of an attempt, in the node of the call or in a node of its own."""
+        """Record the start of an attempt, in the node of the call or in a separate node."""
         if self._retries is None:
             self._emit(CALL_STARTED, {})
             self._started_ms = self._graph.now_ms()
