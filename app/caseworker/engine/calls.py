@@ -315,9 +315,9 @@ class _CallInProgress:
     async def attempt(self) -> "Reply | AttemptError | HoldAnswer | NotMade":
         """Reserve the cost, acquire the rate slot, pass the barrier, make one attempt, settle it.
 
-        Returns the reply or the failure of the attempt. If the accounts above the run are full,
-        returns their answer; if the run is held, ``RUN_HELD``. Then no attempt was made, and nothing
-        stays reserved.
+        Returns the reply or the failure of the attempt; the answer of the accounts above the run if
+        they are full; or ``RUN_HELD``. With the last two, no attempt was made, and nothing stays
+        reserved.
         """
         call, calls = self._call, self._calls
         self._counted = checked(sum_of((self._charge_per_call, call.per_attempt)))
@@ -561,14 +561,16 @@ class _CallInProgress:
     def end(self, end: Reply | AttemptError) -> Reply | AttemptError:
         """End the call with the end of its last attempt; a value that is too large is a failure."""
         if isinstance(end, Reply):
-            if end.metadata:
-                self._graph.annotate(self.node, end.metadata)
+            failure: AttemptError | None = None
             try:
                 self._close(CallOutcome.RESULT, self._graph.mark_success, value=end.value)
             except ValueTooLargeError as error:
-                end = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
-            else:
+                failure = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
+            if end.metadata:
+                self._graph.annotate(self.node, end.metadata)
+            if failure is None:
                 return end
+            end = failure
         value = end.to_json(self.attempts)
         kind, message = end.error_class, str(end)
         self._close(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)

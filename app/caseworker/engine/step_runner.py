@@ -211,8 +211,7 @@ class StepRunner:
         node = None if recorded is None else self._imported_open_node(recorded)
         if node is None:
             node = self._trace.begin_step(self._parent, path.text, step.metadata)
-        report.node = node
-        report.status, report.started_ns = RUNNING, self._readings[0]
+        report.node, report.status, report.started_ns = node, RUNNING, self._readings[0]
         if self._journal is not None:
             value = report.failed_before
             self._journal.note(node, Entry(call_key=report.key, charge=report.charge, value=value))

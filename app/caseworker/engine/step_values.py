@@ -73,16 +73,12 @@ class StepValues:
         frozen: dict[str, FrozenJson] = {}
         sizes: dict[str, int] = {}
         limits, size = self._limits, 0
+        max_bytes, max_depth = limits.max_value_bytes, limits.max_depth
         for handle, value in outputs.items():
             json = written.get(id(value))
             if json is None:
                 try:
-                    json = freeze(
-                        value,
-                        max_bytes=limits.max_value_bytes,
-                        max_depth=limits.max_depth,
-                        key=VALUE_KEY,
-                    )
+                    json = freeze(value, max_bytes=max_bytes, max_depth=max_depth, key=VALUE_KEY)
                 except ValueTooLargeError as error:
                     message = f"Output {handle} of step {step_id} {error}."
                     raise ValueTooLargeError(message) from None

@@ -310,13 +310,25 @@ class RunJournal:
             self._restore(self._before_write)
         return self._changes()
 
-    def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
-        """Return the events that may not be stored yet, followed by ``end`` if it is given."""
-        return self._events.unconfirmed() if end is None else self._events.followed_by(end)
+    def end(
+        self, graph: ExecutionGraph, reason: str, end: Event
+    ) -> tuple[tuple[CallRecord, ...], tuple[EventRecord, ...]]:
+        """Close the journal at the end of the run; return what may not be stored yet.
+
+        The events are followed by the ends of everything that is still open, for ``reason``, and by
+        ``end``. ``graph`` is as in :meth:`close`.
+        """
+        calls = self.close(graph)
+        self.end_open(reason)
+        return calls, self._events.followed_by(end)
 
     def end_open(self, reason: str) -> None:
         """Emit the ends of everything that is still open when the run ends by ``reason``."""
         self._events.end(self._events.open_starts.all(), reason)
+
+    def unstored_events(self) -> tuple[EventRecord, ...]:
+        """Return the events that may not be stored yet."""
+        return self._events.unconfirmed()
 
     def end_calls(self, reason: str) -> None:
         """Emit the ends of open calls when the run is released; the next owner repeats them."""
