@@ -5,7 +5,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -211,9 +211,8 @@ class EndpointProvider:
         try:
             if reply.status == 200:
                 if delivery is not None and request.on_delta is None:
-                    # Cached, and not created now: only a reply that breaks off is read later.
-                    start = cache(lambda: (self._dialect.accumulator(model, request), ReplyBody()))
-                    delivery.read_later = partial(_read_later, start)
+                    accumulator = self._dialect.accumulator(model, request)
+                    delivery.read_later = partial(_read_later, accumulator, ReplyBody())
                 taking = self._dialect.accumulator(model, request)
                 return await _answer(reply, taking, request, failures)
             parts = [part async for part in _with_raw_reply(reply, failures)]
@@ -447,12 +446,12 @@ def begins_stream(content: bytes | bytearray) -> bool | None:
 
 
 def _read_later(
-    start: Callable[[], tuple[Accumulator, ReplyBody]],
+    taking: Accumulator,
+    body: ReplyBody,
     state: SendState,
     parts: Sequence[tuple[float, bytes]],
 ) -> None:
-    """Read the parts of a reply that broke off, for its charge, with the parsers of ``start``."""
-    taking, body = start()
+    """Read the parts of a reply that broke off, for its charge."""
     for at, part in parts:
         with suppress(ValueError, TypeError, AttributeError, RecursionError):
             for _, document in body.feed(part):
