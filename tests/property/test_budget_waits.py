@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.ledger import Reservation, Scope, Waiter
 from caseworker.core.budget.usage import BudgetExceededError
-from caseworker.engine.calls import reserved
+from caseworker.engine.budget_wait import reserved
 from tests.support.seeded_loop import run
 
 CALLS, TOKENS = Dimension.API_CALLS, Dimension.TOKENS

@@ -39,6 +39,7 @@ def test_a_run_of_the_table_ends_soundly_whatever_its_processes_suffer(
 def test_the_oracle_sees_what_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the ends that the journal adds, turns, tool calls and calls stay open."""
     monkeypatch.setattr(OpenStarts, "all", lambda starts: [])
+    monkeypatch.setattr(OpenStarts, "inside", lambda starts, step_id: [])
 
     found = [each for seed in range(80) for each in problems(played(seed), story_of(seed))]
 

@@ -43,13 +43,10 @@ class Activity:
         self._waits: set[_Wait] = set()
         self.ending: tuple[tuple[Area | None, Stop], ...] = ()
         """The areas in which nothing may start, with their stops; None is the whole run."""
+        self.is_held = False
+        """Whether no step, call or attempt may start."""
         self._token = token
         self._release: HandOver | None = None
-
-    @property
-    def is_held(self) -> bool:
-        """Whether no step, call or attempt may start."""
-        return self._release is not None
 
     def hold(self, release: HandOver) -> None:
         """Start no further step, call or attempt; stop the run by ``release`` once it is idle.
@@ -57,7 +54,7 @@ class Activity:
         Repeating the call changes nothing.
         """
         if self._release is None:
-            self._release = release
+            self._release, self.is_held = release, True
             self.changed()
 
     async def start(self, path: StepPath) -> None:

@@ -27,6 +27,7 @@ from caseworker.core.budget.usage import NOTHING
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import APPROVAL_REQUESTED, Event
 from caseworker.engine.ports import CallOutcome, Entry
+from caseworker.engine.quiet import are_quiet
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import set_within
 from caseworker.platform.logs.redaction import redact_text
@@ -234,7 +235,7 @@ class Approvals:
                 while True:
                     await set_within(decided, delay_seconds)
                     decided.clear()
-                    if await context.calls.are_quiet(self._undecided):
+                    if await are_quiet(context.calls, self._undecided):
                         context.token.trip(Suspended(frozenset(self._waiting)))
                         return
                     await self._pass_on()

@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol
 from caseworker.core.budget.budget import ESTIMATED_OF, Dimension
 from caseworker.core.budget.ledger import FreeAmounts, Scope
 from caseworker.core.budget.retry import GiveUp, Retry, RetryPolicy, decide_retry
-from caseworker.core.budget.usage import Charge, CheckedCharge
+from caseworker.core.budget.usage import Charge, CheckedCharge, checked, sum_of
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import ESTIMATED, sum_of_known
+from caseworker.core.trace.node import ESTIMATED
 from caseworker.engine.ports import IF_LOST, CallOutcome, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.platform.logs.errors import class_name, message_of_error
@@ -76,11 +76,13 @@ class SpentSum:
 
     charge: Charge = field(default_factory=CheckedCharge, compare=False)
 
-    def add(self, spent: Spent, counted: Charge) -> None:
-        """Add the usage of one attempt, and a charge that was made in addition to it."""
-        self.charge = spent.charge(self.charge, counted)
-        self.tokens_in = sum_of_known(self.tokens_in, spent.tokens_in)
-        self.tokens_out = sum_of_known(self.tokens_out, spent.tokens_out)
+    def add(self, spent: Spent, charge: Charge) -> None:
+        """Add the usage of one attempt, and its charge."""
+        self.charge = checked(sum_of((self.charge, charge))) if self.charge else charge
+        if spent.tokens_in is not None:
+            self.tokens_in = (self.tokens_in or 0) + spent.tokens_in
+        if spent.tokens_out is not None:
+            self.tokens_out = (self.tokens_out or 0) + spent.tokens_out
         unknown = self.cost_usd is None or spent.cost_usd is None
         self.cost_usd = None if unknown else self.cost_usd + spent.cost_usd  # type: ignore[operator]
         if spent.estimated:
@@ -336,71 +338,24 @@ def _retry_after_seconds(failure: Exception) -> float | None:
 
 
 class AttemptLog:
-    """Records the attempts at one call or step in the ExecutionGraph; enter it once per attempt."""
+    """Records the attempts at one call or step in the ExecutionGraph, once the first has failed."""
 
-    def __init__(
-        self,
-        graph: ExecutionGraph,
-        call_node: str,
-        *,
-        failures: type[Exception] = AttemptError,
-        describe: Callable[[Exception], str] = str,
-    ) -> None:
-        """Record attempts below ``call_node``.
-
-        ``failures`` is the class of failures that may be retried. ``describe`` returns the message
-        of such a failure for display.
-        """
+    def __init__(self, graph: ExecutionGraph, call_node: str) -> None:
+        """Record attempts below ``call_node``."""
         self._graph = graph
-        self._call_node = self._node = call_node
-        self._failures = failures
-        self._describe = describe
-        self._started_ms = 0
+        self._call_node = call_node
         self._first: dict[str, Any] | None = None
-        self.count = 0
-        """Number of attempts so far, including those in earlier executions."""
-        self.of_fallback = False
-        """Whether the next attempt executes the step's fallback."""
+        self._node: str | None = None
+        """Node of the current attempt; None while there is none."""
 
-    def __enter__(self) -> None:
-        self.count += 1
-        if self.count == 1:
-            self._started_ms = self._graph.now_ms()
-        else:
-            self.add_first()
-            about: dict[str, object] = {"attempt": self.count}
-            if self.of_fallback:
-                about["fallback"] = True
-            self._node = self._graph.begin_node(
-                self._call_node, "system", "attempt", metadata=about
-            )
-        self._graph.mark_running(self._node)
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self.count == 1:
-            if isinstance(error, self._failures):
-                self._keep_first(error)
-        elif error is None:
-            self._graph.mark_success(self._node, 0)
-        elif isinstance(error, self._failures):
-            self._graph.mark_failure(self._node, _class_of(error), self._describe(error))
-        elif isinstance(error, Exception):
-            self._graph.mark_failure(self._node, class_name(error), message_of_error(error))
-        else:
-            self._graph.mark_halt(self._node, str(error) or type(error).__name__)
-
-    def first_failed(self, failure: Exception) -> None:
-        """Record that the first attempt failed; it lasted from the start of the call until now."""
-        self.count = 1
-        self._started_ms = self._graph.node(self._call_node)["start_ts_ms"]
-        self._keep_first(failure)
-
-    def _keep_first(self, failure: Exception) -> None:
+    def first_failed(self, failure: Exception, started_ms: int) -> None:
+        """Record that the first attempt failed; it lasted from ``started_ms`` until now."""
+        error_class, stop_reason = _class_and_message(failure)
         self._first = {
-            "start_ts_ms": self._started_ms,
+            "start_ts_ms": started_ms,
             "end_ts_ms": self._graph.now_ms(),
-            "error_class": _class_of(failure),
-            "stop_reason": self._describe(failure),
+            "error_class": error_class,
+            "stop_reason": stop_reason,
         }
 
     def add_first(self) -> None:
@@ -412,6 +367,29 @@ class AttemptLog:
                 self._call_node, "system", "attempt", status="fail", metadata=about, **first
             )
 
+    def begin(self, number: int, *, fallback: bool = False) -> None:
+        """Record the start of attempt ``number``, or of the step's fallback."""
+        self.add_first()
+        about: dict[str, object] = {"attempt": number}
+        if fallback:
+            about["fallback"] = True
+        self._node = self._graph.begin_node(self._call_node, "system", "attempt", metadata=about)
+        self._graph.mark_running(self._node)
 
-def _class_of(failure: Exception) -> str:
-    return failure.error_class if isinstance(failure, AttemptError) else class_name(failure)
+    def end(self, error: BaseException | None) -> None:
+        """Record the end of the current attempt, if there is one; None is a success."""
+        node, self._node = self._node, None
+        if node is None:
+            return
+        if error is None:
+            self._graph.mark_success(node, 0)
+        elif isinstance(error, Exception):
+            self._graph.mark_failure(node, *_class_and_message(error))
+        else:
+            self._graph.mark_halt(node, str(error) or type(error).__name__)
+
+
+def _class_and_message(failure: Exception) -> tuple[str, str]:
+    if isinstance(failure, AttemptError):
+        return failure.error_class, str(failure)
+    return class_name(failure), message_of_error(failure)

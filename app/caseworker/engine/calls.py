@@ -29,15 +29,11 @@ See docs/internals.md, "The journal and its barrier".
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    contextmanager,
-    nullcontext,
-)
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from decimal import Decimal
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -57,6 +53,7 @@ from caseworker.core.trace.node import (
 )
 from caseworker.core.trace.spans import SpanOf
 from caseworker.engine.activity import Activity
+from caseworker.engine.budget_wait import reserved
 from caseworker.engine.call import (
     FREE,
     Answered,
@@ -64,7 +61,6 @@ from caseworker.engine.call import (
     AttemptLog,
     Backoff,
     Call,
-    CallFailedError,
     OutcomeUnknownError,
     RateSlot,
     Reply,
@@ -94,13 +90,6 @@ from caseworker.engine.step_path import StepPath
 from caseworker.engine.supervision import DetachedWork
 from caseworker.platform.logs.errors import class_name, message_of_error
 from caseworker.platform.logs.trace_context import within_span
-
-TURNS = 10
-"""Number of event-loop iterations for which a run must be quiet before it is suspended or stopped.
-A few iterations always pass between the end of one step and the start of the next."""
-
-QUIET_SECONDS = 0.005
-"""Interval, in seconds, at which a run with a delayed stop is checked."""
 
 TOO_LARGE = "too_large"
 """Error class of a call whose result exceeds a size limit."""
@@ -165,49 +154,40 @@ class Calls:
             return recorded_result(before)  # allowed even after a stop: a replay costs nothing
         await self.admit(call.key)
         activity = self.activity
-        progress = _CallInProgress(self, call, parent, scope)
         # An interrupted attempt of this run has already paid the charge per call.
-        per_call_charge = call.per_call if before is None or before.imported else NOTHING
+        is_paid = before is not None and not before.imported
+        progress = _CallInProgress(self, call, parent, scope, is_paid=is_paid)
         activity.working[progress] = call.key
         try:
             while True:
-                try:
-                    reply = await progress.attempt(
-                        checked(sum_of((per_call_charge, call.per_attempt)))
-                    )
+                end = await progress.attempt()
+                if isinstance(end, Reply):
                     break
-                except _HeldError:
-                    progress.note_usage()
+                progress.note_usage()
+                if isinstance(end, HoldAnswer):
+                    await progress.wait_for_accounts(end)
+                elif end is NotMade.RUN_HELD:
                     await activity.start(call.key)
-                    continue
-                except AttemptError as failure:
-                    progress.note_usage()
-                    delay = self._delay_after(failure, call, scope, progress.attempts.count)
-                per_call_charge = NOTHING
-                async with self.activity.waits(call.key):
-                    await asyncio.sleep(delay)
-            if reply.metadata:
-                self.graph.annotate(progress.node, reply.metadata)
-            progress.end(CallOutcome.RESULT, self.graph.mark_success, value=reply.value)
-        except AttemptError as failure:
-            raise progress.fail(failure) from None
-        except ValueTooLargeError as error:
-            large = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
-            raise progress.fail(large) from None
-        except Exception as error:
-            message = message_of_error(error)
-            progress.end(progress.unknown, self.graph.mark_failure, class_name(error), message)
-            raise
-        except BaseException as stop:
-            reason = str(self.token.stop or stop) or type(stop).__name__
-            progress.end(progress.unknown, self.graph.mark_halt, reason)
+                elif (delay := progress.delay_after(end)) is None:
+                    break
+                else:
+                    async with activity.waits(call.key):
+                        await asyncio.sleep(delay)
+            end = progress.end(end)
+        except BaseException as error:
+            progress.interrupt(error)
             raise
         finally:
+            progress.leave_accounts()
             del activity.working[progress]
-            activity.changed()
-            if progress.attempts.count:
+            if activity.is_held:
+                activity.changed()
+            if progress.attempts:
                 self._called_in |= enclosing
-        return Answered(reply.value, progress.node)
+        if isinstance(end, AttemptError):
+            failure = end.to_json(progress.attempts)
+            raise call_failed(failure, progress.node, end.retry_after_seconds)
+        return Answered(end.value, progress.node)
 
     def check(self, path: StepPath) -> None:
         """Check that a step or call may start.
@@ -232,7 +212,8 @@ class Calls:
             Stop: the run, or the part of it around this path, was stopped or released.
             asyncio.CancelledError: the work around this path was cut off.
         """
-        await self.frontier(path)
+        if self.token.is_delaying:
+            await self.frontier(path)
         self.check(path)
         if self.activity.is_held:
             await self.activity.start(path)
@@ -254,77 +235,6 @@ class Calls:
         async with self.activity.waits(path):
             await token.wait()
         token.check()
-
-    @contextmanager
-    def replaying(self, *, grace_seconds: float) -> Iterator[None]:
-        """End the delay of stops at the end of the block, or before.
-
-        A delayed stop takes effect once all recorded work is repeated, at the latest
-        ``grace_seconds`` after it arrived.
-        """
-        if not self.token.is_delaying:
-            yield
-            return
-        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
-
-        def delayed() -> None:
-            if not tasks:
-                tasks.append(asyncio.create_task(self._release(grace_seconds), name="replay"))
-
-        self.token.on_delay(lambda: loop.call_soon_threadsafe(delayed))
-        try:
-            yield
-        finally:
-            self.token.release()
-            for task in tasks:
-                task.cancel()
-
-    async def _release(self, grace_seconds: float) -> None:
-        clock = asyncio.get_running_loop().time
-        until = clock() + grace_seconds
-        while clock() < until:
-            if await self.are_quiet(lambda: self.activity.waiting):
-                break
-            await asyncio.sleep(QUIET_SECONDS)
-        self.token.release()
-
-    async def are_quiet(self, waiting: Callable[[], Collection[StepPath]]) -> bool:
-        """Return whether all active work waits at the paths that ``waiting`` returns.
-
-        This must hold for ``TURNS`` iterations of the event loop.
-        """
-        revision = self.graph.revision  # an unchanged trace proves that no step started in between
-        for _ in range(TURNS):
-            if not self._all_around(waiting()):
-                return False
-            await asyncio.sleep(0)  # other tasks run here and may start the next step
-        return bool(waiting()) and self.graph.revision == revision
-
-    def _all_around(self, waiting: Collection[StepPath]) -> bool:
-        """Return whether every active step or call is cut off, or waits, or encloses a wait."""
-        enclosing = {each.text for each in waiting}.union(
-            *(each.enclosing_paths() for each in waiting)
-        )
-        cut_off = self.detached.covers_inside
-        return all(
-            path.text in enclosing or cut_off(path) for path in self.activity.working.values()
-        )
-
-    def _delay_after(
-        self, failure: AttemptError, call: Call, scope: Scope, failed_attempts: int
-    ) -> float:
-        """Return the seconds until the next attempt; raise the failure if there is none.
-
-        If the policy allows a retry whose back-off is too long, the message explains it.
-        """
-        if not failure.retryable:
-            raise failure
-        decision = self.backoff.decide(call.retry, scope, failure, failed_attempts)
-        if isinstance(decision, GiveUp):
-            if decision.explanation:
-                failure.args = (f"{failure} {decision.explanation}",)
-            raise failure
-        return decision.delay_seconds
 
     def began_in(self, path: StepPath) -> bool | None:
         """Return whether a call inside a step was made, in this or an earlier execution of the run.
@@ -360,10 +270,20 @@ class Calls:
         return before
 
 
+class NotMade(Enum):
+    """The end of an attempt that was not made."""
+
+    RUN_HELD = "run held"
+    """The run is held, so that no attempt starts."""
+
+
 class _CallInProgress:
     """One call in the gateway: its node, its attempts, its usage and its journal entry."""
 
-    def __init__(self, calls: Calls, call: Call, parent: str, scope: Scope) -> None:
+    def __init__(
+        self, calls: Calls, call: Call, parent: str, scope: Scope, *, is_paid: bool
+    ) -> None:
+        """Create the CallNode of a call; ``is_paid`` is whether the charge per call is paid."""
         self._calls = calls
         self._call = call
         self._scope = scope
@@ -375,112 +295,109 @@ class _CallInProgress:
         if call.trace_request is not None:
             calls.journal.note_request(self.node, call.trace_request)
             call.trace_request = None  # the journal keeps it until it is stored
-        self.attempts = AttemptLog(calls.graph, self.node)
+        self.attempts = 0
+        self._started_ms = 0
+        """Start of the first attempt."""
+        self._retries: AttemptLog | None = None
+        """Records the attempts; None until the first one has failed."""
+        self._charge_per_call: Charge = NOTHING if is_paid else call.per_call
+        self._counted: Charge = NOTHING
+        """Charge for the current attempt in addition to its usage."""
         self._estimate = FREE
         self._spent = SpentSum()
         self._overrun: dict[str, float] = {}
         self._waits_since_ms: int | None = None
         self._waited_ms = self._waited_for_model_ms = 0
         self._slot: RateSlot | None = None
+        self._position: AccountQueuePosition | None = None
+        """Position in the queue for the accounts, until an attempt is reserved in them."""
 
-    async def attempt(self, counted: Charge) -> Reply:
-        """Make one attempt as soon as the accounts above the run have capacity for it.
-
-        ``counted`` is the charge in addition to the estimated usage.
-        """
-        accounts = self._calls.accounts
-        if accounts is None or (minimum := self._call.estimate(_NOTHING_FREE)) == FREE:
-            return await self._attempt(counted)
-        position = accounts.queue_position()
-        try:
-            async with self._calls.activity.waits(self._call.key):
-                await position.enter()
-            while True:
-                try:
-                    return await self._attempt(counted, accounts, position)
-                except _AccountFullError as full:
-                    self.note_usage()  # the charge in flight is stored, but the call is not made
-                    await self._wait_for_account(full.answer, minimum.charge(counted), position)
-        finally:
-            position.leave()
-
-    async def _attempt(
-        self,
-        counted: Charge,
-        accounts: RunAccounts | None = None,
-        position: AccountQueuePosition | None = None,
-    ) -> Reply:
+    async def attempt(self) -> "Reply | AttemptError | HoldAnswer | NotMade":
         """Reserve the cost, acquire the rate slot, pass the barrier, make one attempt, settle it.
 
-        ``queue_position`` is left once the call is reserved in ``accounts``.
-
-        Raises:
-            _AccountFullError: an account has no capacity; nothing is reserved.
-            _HeldError: the run is held; nothing is reserved.
+        Returns the reply or the failure of the attempt; the answer of the accounts above the run if
+        they are full; or ``RUN_HELD``. With the last two, no attempt was made, and nothing stays
+        reserved.
         """
         call, calls = self._call, self._calls
-        reservation = await self._reserved_with_slot(counted)
+        self._counted = checked(sum_of((self._charge_per_call, call.per_attempt)))
+        if calls.accounts is not None:
+            await self._queue_for(calls.accounts)
+        slot = self._slot = call.rate_slot()
+        reservation = await (self._reserved() if slot is None else self._reserved_with(slot))
         spent: Spent | None = FREE
         started, hold = False, None
         try:
             # Order matters: the barrier makes the charge in flight durable before the call is made,
             # so that recovery charges the call even if this worker is lost right after it.
-            self._note_in_flight(counted)
-            if accounts is None or position is None:
+            self._note_in_flight()
+            if calls.accounts is None or self._position is None:
                 await calls.journal.barrier(external=call.external)
             else:
-                hold = Hold(
-                    node_id=self.node,
-                    attempt=self.attempts.count + 1,
-                    cost_usd=self._estimate.cost_usd or Decimal(0),
-                    tokens=self._estimate.tokens,
-                )
-                answer = await accounts.barrier(hold)
+                hold = self._hold()
+                answer = await calls.accounts.barrier(hold)
                 if not answer.granted:
                     hold = None
-                    raise _AccountFullError(answer)
-                position.leave()
+                    return answer
+                self.leave_accounts()
             calls.check(call.key)
             if calls.activity.is_held:
-                raise _HeldError
-            if self.attempts.count:
-                self._graph.increment_retries(self.node)
-                calls.journal.touch()  # no event stores the attempt
-            else:
-                self._emit(CALL_STARTED, {})
+                return NotMade.RUN_HELD
+            self._start_attempt()
             spent, started = None, True
-            with self.attempts, calls.in_span(self.node):
-                try:
+            try:
+                with calls.in_span(self.node):
                     async with asyncio.timeout(call.timeout_seconds) as limit:
-                        reply = await call.send(self.attempts.count)
-                except TimeoutError:
-                    if not limit.expired():
-                        raise
-                    raise _timed_out(call) from None
-                except asyncio.CancelledError:
-                    if is_being_cancelled():
-                        raise
-                    message, kind = "It waited for something that was cancelled.", "CancelledError"
-                    raise AttemptError(message, error_class=kind, retryable=False) from None
-            spent = reply.spent
-            return reply
-        except AttemptError as failure:
-            spent = failure.spent
-            raise
+                        end: Reply | AttemptError = await call.send(self.attempts)
+            except (AttemptError, TimeoutError, asyncio.CancelledError) as error:
+                if (failure := _failure_in(error, call, limit)) is None:
+                    raise
+                # A traceback would refer to this frame, and the cycle would keep the run alive.
+                end = failure.with_traceback(None)
+                del failure
+            self._end_attempt(end)
+            spent = end.spent
+            return end
         finally:
             # Also runs on cancellation: then the usage is unknown and settled as an estimate.
-            if spent is None:
-                spent = call.lost()
-            used = NOTHING  # an attempt that does not start costs nothing
-            if started:
-                used = spent.charge(counted)
-                self._spent.add(spent, counted)
-                self._note_overrun(spent)
-            reservation.settle(used)
-            if accounts is not None and hold is not None:
-                accounts.settle(hold, used)
-            if self._slot is not None:
-                self._slot.settle(spent.tokens)
+            self._settle(reservation, hold, spent, started=started)
+
+    def _start_attempt(self) -> None:
+        """Record the start of an attempt, in the node of the call or in a separate node."""
+        if self._retries is None:
+            self._emit(CALL_STARTED, {})
+            self._started_ms = self._graph.now_ms()
+            self._graph.mark_running(self.node)
+        else:
+            self._graph.increment_retries(self.node)
+            self._calls.journal.touch()  # no event stores the attempt
+            self._retries.begin(self.attempts + 1)
+        self.attempts += 1
+
+    def _end_attempt(self, end: Reply | AttemptError) -> None:
+        failure = end if isinstance(end, AttemptError) else None
+        if self._retries is not None:
+            self._retries.end(failure)
+        elif failure is not None:
+            self._retries = AttemptLog(self._graph, self.node)
+            self._retries.first_failed(failure, self._started_ms)
+
+    def _settle(
+        self, reservation: Reservation, hold: Hold | None, spent: Spent | None, *, started: bool
+    ) -> None:
+        """Replace what is reserved for an attempt by its usage; ``spent`` None is unknown."""
+        if spent is None:
+            spent = self._call.lost()
+        used: Charge = NOTHING  # an attempt that does not start costs nothing
+        if started:
+            used = spent.charge(self._counted)
+            self._spent.add(spent, used)
+            self._note_overrun(spent)
+        reservation.settle(used)
+        if hold is not None and self._calls.accounts is not None:
+            self._calls.accounts.settle(hold, used)
+        if self._slot is not None:
+            self._slot.settle(spent.tokens)
 
     def _note_overrun(self, spent: Spent) -> None:
         """Mark the call if an attempt used more than was reserved for it."""
@@ -497,18 +414,39 @@ class _CallInProgress:
         if self._overrun:
             self._graph.annotate(self.node, self._overrun)
 
-    async def _reserved_with_slot(self, counted: Charge) -> Reservation:
+    async def _queue_for(self, accounts: RunAccounts) -> None:
+        """Queue for the accounts above the run, behind all calls that wait for them.
+
+        A free call needs no capacity, and a call that found them full keeps its position.
+        """
+        if self._position is None and self._call.estimate(_NOTHING_FREE) != FREE:
+            self._position = accounts.queue_position()
+            async with self._calls.activity.waits(self._call.key):
+                await self._position.enter()
+
+    def leave_accounts(self) -> None:
+        """Leave the queue for the accounts."""
+        if self._position is not None:
+            self._position.leave()
+            self._position = None
+
+    def _hold(self) -> Hold:
+        return Hold(
+            node_id=self.node,
+            attempt=self.attempts + 1,
+            cost_usd=self._estimate.cost_usd or Decimal(0),
+            tokens=self._estimate.tokens,
+        )
+
+    async def _reserved_with(self, slot: RateSlot) -> Reservation:
         """Reserve the cost of an attempt and acquire its rate slot.
 
         The reservation is released while the call waits for the slot, so that it blocks no other
         call. Both must then be acquired again.
         """
-        slot = self._slot = self._call.rate_slot()
-        if slot is None:
-            return await self._reserved(counted)
         try:
             while True:
-                reservation, has_slot = await self._reserved(counted), False
+                reservation, has_slot = await self._reserved(), False
                 try:
                     has_slot = await slot.take(self._estimate.tokens)
                 finally:
@@ -521,38 +459,12 @@ class _CallInProgress:
             slot.leave()
             raise
 
-    async def _reserved(self, counted: Charge) -> Reservation:
+    async def _reserved(self) -> Reservation:
         """Reserve the maximum cost of an attempt; wait for other reservations if needed."""
-        accounts = self._calls.accounts
-
-        def with_accounts(free: FreeAmounts) -> FreeAmounts:
-            if accounts is None:
-                return free
-            in_accounts = accounts.free_amounts()
-            return {
-                **in_accounts,
-                **{each: min(in_accounts.get(each, n), n) for each, n in free.items()},
-            }
-
-        def charge(free: FreeAmounts) -> Charge:
-            free = with_accounts(free)
-            self._estimate = self._call.estimate(free)
-            if accounts is not None and _exceeds(self._estimate, free):
-                self._estimate = self._call.estimate(_NOTHING_FREE)
-            return self._estimate.charge(counted)
-
-        def maximum(free: FreeAmounts) -> Charge | None:
-            free = with_accounts(free)
-            estimate = self._call.maximum(free)
-            if estimate is None or (accounts is not None and _exceeds(estimate, free)):
-                return None
-            self._estimate = estimate
-            return estimate.charge(counted)
-
-        if (reservation := self._scope.reserve_now(maximum)) is not None:
+        if (reservation := self._scope.reserve_now(self._maximum_charge)) is not None:
             return reservation
-        minimum = charge(_NOTHING_FREE)
-        preferred = None if self._estimate == FREE else charge
+        minimum = self._estimated_charge(_NOTHING_FREE)
+        preferred = None if self._estimate == FREE else self._estimated_charge
         try:
             return await reserved(
                 self._scope,
@@ -568,6 +480,25 @@ class _CallInProgress:
                 self._waits_since_ms = None
                 self._graph.annotate(self.node, {WAITED_MS: self._waited_ms})
 
+    def _maximum_charge(self, free: FreeAmounts) -> Charge | None:
+        accounts = self._calls.accounts
+        if accounts is not None:
+            free = _free_in_both(accounts, free)
+        estimate = self._call.maximum(free)
+        if estimate is None or (accounts is not None and _exceeds(estimate, free)):
+            return None
+        self._estimate = estimate
+        return estimate.charge(self._counted)
+
+    def _estimated_charge(self, free: FreeAmounts) -> Charge:
+        accounts = self._calls.accounts
+        if accounts is not None:
+            free = _free_in_both(accounts, free)
+        self._estimate = self._call.estimate(free)
+        if accounts is not None and _exceeds(self._estimate, free):
+            self._estimate = self._call.estimate(_NOTHING_FREE)
+        return self._estimate.charge(self._counted)
+
     def _waits(self) -> None:
         """Record the start of a wait for budget, store the trace, and yield the rate slot."""
         self._waits_since_ms = self._graph.now_ms()
@@ -575,16 +506,19 @@ class _CallInProgress:
         if self._slot is not None:
             self._slot.step_aside()
 
-    async def _wait_for_account(
-        self, answer: HoldAnswer, minimum: Charge, position: AccountQueuePosition
-    ) -> None:
-        """Wait until the accounts may have capacity for at least ``minimum``.
+    async def wait_for_accounts(self, answer: HoldAnswer) -> None:
+        """Wait until the accounts may have capacity for at least the minimum cost of an attempt.
 
-        Return at once if they have it now: the next attempt then requests less.
+        ``answer`` is their refusal. Return at once if they have capacity now: the next attempt then
+        requests less.
 
         Raises:
             BudgetExceededError: the call does not fit even without the reservations of other calls.
         """
+        position = self._position
+        if position is None:
+            return
+        minimum = self._call.estimate(_NOTHING_FREE).charge(self._counted)
         for limit in answer.limits:
             if not limit.allows(minimum, beside_reserved=False):
                 raise limit.exceeded_by(minimum)
@@ -608,22 +542,59 @@ class _CallInProgress:
             self._waited_for_model_ms += self._graph.now_ms() - since_ms
             self._graph.annotate(self.node, {WAITED_FOR_MODEL_MS: self._waited_for_model_ms})
 
-    def fail(self, failure: AttemptError) -> CallFailedError:
-        """End the call with the failure of its last attempt; return the error to raise."""
-        value = failure.to_json(self.attempts.count)
-        kind, message = failure.error_class, str(failure)
-        self.end(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
-        return call_failed(value, self.node, failure.retry_after_seconds)
+    def delay_after(self, failure: AttemptError) -> float | None:
+        """Return the seconds until the next attempt; None if there is none.
+
+        If the policy allows a retry whose back-off is too long, the message explains it.
+        """
+        if not failure.retryable:
+            return None
+        backoff = self._calls.backoff
+        decision = backoff.decide(self._call.retry, self._scope, failure, self.attempts)
+        if isinstance(decision, GiveUp):
+            if decision.explanation:
+                failure.args = (f"{failure} {decision.explanation}",)
+            return None
+        self._charge_per_call = NOTHING
+        return decision.delay_seconds
+
+    def end(self, end: Reply | AttemptError) -> Reply | AttemptError:
+        """End the call with the end of its last attempt; a value that is too large is a failure."""
+        if isinstance(end, Reply):
+            failure: AttemptError | None = None
+            try:
+                self._close(CallOutcome.RESULT, self._graph.mark_success, value=end.value)
+            except ValueTooLargeError as error:
+                failure = AttemptError(str(error), error_class=TOO_LARGE, retryable=False)
+            if end.metadata:
+                self._graph.annotate(self.node, end.metadata)
+            if failure is None:
+                return end
+            end = failure
+        value = end.to_json(self.attempts)
+        kind, message = end.error_class, str(end)
+        self._close(CallOutcome.FAILURE, self._graph.mark_failure, kind, message, value=value)
+        return end
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the call because an unexpected error or a stop ended the task that makes it.
+
+        A started call stays in flight in the journal: recovery then reads its outcome as unknown.
+        """
+        if self._retries is not None:
+            self._retries.end(error)
+        if isinstance(error, Exception):
+            kind, message = class_name(error), message_of_error(error)
+            self._close(self._unknown, self._graph.mark_failure, kind, message)
+        else:
+            reason = str(self._calls.token.stop or error) or type(error).__name__
+            self._close(self._unknown, self._graph.mark_halt, reason)
 
     @property
-    def unknown(self) -> CallOutcome | None:
-        """The outcome to journal for an interrupted call.
+    def _unknown(self) -> CallOutcome | None:
+        return None if self.attempts else CallOutcome.NOT_MADE
 
-        None leaves a started call in flight: recovery then reads its outcome as unknown.
-        """
-        return None if self.attempts.count else CallOutcome.NOT_MADE
-
-    def end(
+    def _close(
         self,
         outcome: CallOutcome | None,
         mark: Callable[..., bool],
@@ -631,7 +602,7 @@ class _CallInProgress:
         value: Any = None,
     ) -> None:
         """Journal the end and mark the node; keep the usage even if the run has already ended."""
-        spent, attempts = self._spent, self.attempts.count
+        spent, attempts = self._spent, self.attempts
         counts = {"tokens_in": spent.tokens_in, "tokens_out": spent.tokens_out}
         usage: dict[str, Any] = {"cost_usd": spent.cost_usd, **counts}
         if spent.estimated:
@@ -645,12 +616,14 @@ class _CallInProgress:
 
     def note_usage(self) -> None:
         """Journal the actual usage so far, while the call waits for its next attempt."""
-        self._note(self.unknown, self._spent.charge, self._spent.if_lost())
+        self._note(self._unknown, self._spent.charge, self._spent.if_lost())
 
-    def _note_in_flight(self, counted: Charge) -> None:
+    def _note_in_flight(self) -> None:
         """Journal the call as in flight, with its maximum cost should its worker be lost."""
-        lost, total = self._estimate, replace(self._spent)
-        total.add(lost if lost == FREE else replace(lost, estimated=True), counted)
+        total, lost = replace(self._spent), self._estimate
+        if lost != FREE:
+            lost = replace(lost, estimated=True)
+        total.add(lost, lost.charge(self._counted))
         self._note(None, total.charge, total.if_lost())
 
     def _note(self, outcome: CallOutcome | None, charge: Charge, value: Any) -> None:
@@ -686,16 +659,10 @@ class _CallInProgress:
             events.emit(Event(type=kind, step_id=self._step_id, node_id=self.node, data=about))
 
 
-class _AccountFullError(Exception):
-    """An account above the run has no capacity for a call now."""
-
-    def __init__(self, answer: HoldAnswer) -> None:
-        super().__init__()
-        self.answer = answer
-
-
-class _HeldError(Exception):
-    """The run is held, so that no attempt starts."""
+def _free_in_both(accounts: RunAccounts, free: FreeAmounts) -> FreeAmounts:
+    """Return the amounts that are free in the scopes and in the accounts above the run."""
+    in_accounts = accounts.free_amounts()
+    return {**in_accounts, **{each: min(in_accounts.get(each, n), n) for each, n in free.items()}}
 
 
 def _exceeds(estimate: Spent, free: FreeAmounts) -> bool:
@@ -708,48 +675,17 @@ def _exceeds(estimate: Spent, free: FreeAmounts) -> bool:
     )
 
 
-def _timed_out(call: Call) -> AttemptError:
-    message = f"No answer within {call.timeout_seconds:g} seconds."
-    return AttemptError(message, error_class="TimeoutError", retryable=call.repeatable)
+def _failure_in(error: BaseException, call: Call, limit: asyncio.Timeout) -> AttemptError | None:
+    """Return the failure of an attempt that raised ``error``.
 
-
-async def reserved(
-    scope: Scope,
-    charge: Charge,
-    preferred: Callable[[FreeAmounts], Charge] | None = None,
-    *,
-    tracked: bool = True,
-    waits: Callable[[], object] = lambda: None,
-    at: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-) -> Reservation:
-    """Reserve ``charge`` in a scope and all its ancestors, waiting until the capacity is free.
-
-    Requests are served in order of arrival. Cancelling the task ends the wait. ``preferred`` and
-    ``tracked`` are passed to ``Scope.ask``. ``waits`` is called once before waiting starts, so that
-    the caller can release other resources for that time. ``at`` returns a context for the wait.
-
-    Raises:
-        BudgetExceededError: the charge does not fit even if only the caller's own reservations are
-            held; names the scope and the dimension.
-        ValueError: an amount is negative or not finite.
+    Returns None for an unexpected error, and for a cancel of the task that makes the call.
     """
-    request = scope.ask(charge, preferred, tracked=tracked)
-    if isinstance(request, Reservation):
-        return request
-    loop = asyncio.get_running_loop()
-    over = loop.create_future()
-
-    def wake() -> None:
-        if not over.done():
-            over.set_result(None)
-
-    # Another thread may resolve the request.
-    request.on_end(lambda: loop.call_soon_threadsafe(wake))
-    waits()
-    try:
-        async with at():
-            await over
-    except BaseException:
-        request.leave()  # also releases a reservation granted just before the cancel
-        raise
-    return request.reservation()
+    if isinstance(error, AttemptError):
+        return error
+    if isinstance(error, TimeoutError) and limit.expired():
+        message = f"No answer within {call.timeout_seconds:g} seconds."
+        return AttemptError(message, error_class="TimeoutError", retryable=call.repeatable)
+    if isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
+        message = "It waited for something that was cancelled."
+        return AttemptError(message, error_class="CancelledError", retryable=False)
+    return None

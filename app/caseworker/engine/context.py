@@ -17,7 +17,8 @@ from caseworker.core.graph.graph import Channel, Edge, GraphStep
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.execution_trace import ExecutionTrace
 from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
-from caseworker.engine.calls import Calls, reserved
+from caseworker.engine.budget_wait import reserved
+from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import StepSlots
 from caseworker.engine.events import EventSink

@@ -194,8 +194,11 @@ class GraphRuntime:
 
     async def resolve_links(self, node_id: str, target_handle: str) -> list[Any]:
         """Materialise all links to an input handle and return the values in edge order."""
-        links = self.incoming_edges(node_id, channel=Channel.LINK, target_handle=target_handle)
-        return [await self.materialize_output(edge.source, edge.source_handle) for edge in links]
+        return [
+            await self.materialize_output(edge.source, edge.source_handle)
+            for edge in self._materializer.edges(node_id, incoming=True)
+            if edge.channel is Channel.LINK and edge.target_handle == target_handle
+        ]
 
     async def materialize_output(self, node_id: str, output_handle: str) -> Any:
         """Materialise an output of a step."""

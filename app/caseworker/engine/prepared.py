@@ -50,6 +50,8 @@ class PreparedStep:
     sub_budget: Budget | None = None
     path: StepPath = field(init=False)
     """Path of the step, if its graph is the outermost one."""
+    record_key: str = field(init=False)
+    """Journal key of the step with this path."""
     metadata: Metadata = field(init=False)
     """Metadata for the step's CallNodes."""
     direct: bool = field(init=False)
@@ -61,6 +63,7 @@ class PreparedStep:
         limits = (timeout_ms, self.sub_budget, self.work.lock)
         object.__setattr__(self, "direct", limits == (None, None, None))
         object.__setattr__(self, "path", StepPath(self.step.id))
+        object.__setattr__(self, "record_key", self.path.record_key)
         object.__setattr__(self, "metadata", _metadata_of(self.step.type))
 
 

@@ -7,14 +7,16 @@ See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
 
 from caseworker.core.budget.retry import ErrorPolicy, GiveUp
 from caseworker.core.graph.graph import DEFAULT_HANDLE
+from caseworker.engine.attempt import attempt
 from caseworker.engine.call import AttemptLog
 from caseworker.engine.context import FlowContext, Outputs
 from caseworker.engine.prepared import BoundNode, PreparedStep
@@ -29,14 +31,30 @@ _FINAL = "final"
 _NEXT_STARTED = "next_begun"
 """Key in the journal value of a failed attempt: the next attempt has started."""
 
-Attempt = Callable[
-    [BoundNode, ErrorPolicy, Outputs, FlowContext, Callable[[Exception], object]],
-    Awaitable[Outputs],
-]
-"""Function that makes one attempt within the policy's timeout.
 
-On a timeout, it calls its last argument before it cancels the attempt.
-"""
+async def step_outputs(
+    step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
+) -> Outputs:
+    """Execute a step under its error policy, and return its outputs by handle.
+
+    Raises:
+        Exception: the last failure, if the policy does not recover from it.
+        Stop: the stop that ended the step.
+    """
+    policy = step.policy
+    if policy is None:
+        return await attempt(step.work, None, inputs, context, lambda _: None)
+    if report.failed_before is None:
+        try:
+            failed = partial(note_failed, policy, context, report, 1)
+            return await attempt(step.work, policy, inputs, context, failed)
+        except Exception as error:
+            failure = error
+    else:
+        failure = RecordedFailureError.of(report.failed_before)
+    recovering = Recovery(step, policy, inputs, context, report).outputs(failure)
+    del failure  # its traceback holds this frame, which must not keep it alive
+    return await recovering
 
 
 def note_failed(
@@ -74,19 +92,17 @@ class Recovery:
         inputs: Outputs,
         context: FlowContext,
         report: StepReport,
-        attempt: Attempt,
     ) -> None:
         self._step = step
         self._policy = policy
         self._inputs = inputs
         self._context = context
         self._report = report
-        self._make_attempt = attempt
         self._last: Mapping[str, Any] = report.failed_before or {}
         """The journal value of the last failure."""
-        self._attempts = AttemptLog(
-            context.run.trace, context.trace_parent, failures=Exception, describe=message_of_error
-        )
+        self._attempts = AttemptLog(context.run.trace, context.trace_parent)
+        self._count = 1
+        """Number of attempts so far, including those in earlier executions, without a fallback."""
 
     async def outputs(self, error: Exception) -> Outputs:
         """Retry the step, recover according to its policy, or raise the last failure.
@@ -95,17 +111,18 @@ class Recovery:
         """
         waited, noted = False, self._report.failed_before
         if noted is None:
-            self._attempts.first_failed(error)
+            node = self._context.run.trace.node(self._context.trace_parent)
+            self._attempts.first_failed(error, node["start_ts_ms"])
         else:
-            self._attempts.count = noted["failed_attempts"]
+            self._count = noted["failed_attempts"]
             # An earlier execution may have started the next attempt: then its back-off is over.
             waited = bool(noted.get(_NEXT_STARTED))
-        failed_attempts = self._attempts.count
         try:
-            while waited or await self._waited_after(error, failed_attempts):
-                waited, failed_attempts = False, failed_attempts + 1
+            while waited or await self._waited_after(error):
+                waited = False
+                self._count += 1
                 try:
-                    return await self._attempt(failed_attempts)
+                    return await self._retry()
                 except Exception as failure:
                     error = failure
             raise error
@@ -114,12 +131,12 @@ class Recovery:
         finally:
             del error  # its traceback holds this frame, which must not keep it alive
 
-    async def _waited_after(self, error: Exception, failed_attempts: int) -> bool:
+    async def _waited_after(self, error: Exception) -> bool:
         """Journal a failed attempt and wait for the back-off; return False if none may follow."""
-        if not self._failed(error, failed_attempts):
+        if not self._failed(error):
             return False
         scope, backoff = self._context.scope, self._context.calls.backoff
-        decision = backoff.decide(self._policy.retry, scope, error, failed_attempts)
+        decision = backoff.decide(self._policy.retry, scope, error, self._count)
         if isinstance(decision, GiveUp):
             return False
         calls, path = self._context.calls, self._context.path
@@ -128,27 +145,34 @@ class Recovery:
             await asyncio.sleep(decision.delay_seconds)
         return True
 
-    async def _attempt(self, number: int) -> Outputs:
+    async def _retry(self) -> Outputs:
         """Make a retry, and journal that its back-off is over."""
         await self._context.calls.activity.start(self._context.path)
         self._context.run.trace.increment_retries(self._context.trace_parent)
         if self._context.run.journal is not None:
             entry = self._report.entry(value={**self._last, _NEXT_STARTED: True})
             self._context.run.journal.note(self._context.trace_parent, entry)
-        return await self._make(self._step.work, self._context.path.attempt(number), number)
+        path = self._context.path.attempt(self._count)
+        return await self._attempt(self._step.work, path, self._count)
 
-    async def _make(self, work: BoundNode, path: StepPath, number: int) -> Outputs:
+    async def _attempt(
+        self, work: BoundNode, path: StepPath, number: int, *, fallback: bool = False
+    ) -> Outputs:
         context = replace(self._context, path=path)
         if not work.replays:
             await context.calls.frontier(path)
         context.calls.check(path)
-        with self._attempts:
-            return await self._make_attempt(
-                work, self._policy, self._inputs, context, lambda late: self._failed(late, number)
-            )
+        self._attempts.begin(number, fallback=fallback)
+        try:
+            outputs = await attempt(work, self._policy, self._inputs, context, self._failed)
+        except BaseException as error:
+            self._attempts.end(error)
+            raise
+        self._attempts.end(None)
+        return outputs
 
-    def _failed(self, error: Exception, number: int) -> bool:
-        self._last = note_failed(self._policy, self._context, self._report, number, error)
+    def _failed(self, error: Exception) -> bool:
+        self._last = note_failed(self._policy, self._context, self._report, self._count, error)
         return _FINAL not in self._last
 
     async def _recovered(self, error: Exception) -> Outputs:
@@ -163,12 +187,13 @@ class Recovery:
                 about = {handle: partial[handle] for handle in reported}
                 return {**about, DEFAULT_HANDLE: _copied(self._policy.fallback_value)}
             case "fallback" if self._step.fallback is not None:
-                path, number = self._context.path.fallback(), self._attempts.count
+                path = self._context.path.fallback()
                 await self._context.calls.activity.start(self._context.path)
                 report.attempts += 1
-                self._attempts.of_fallback = True
                 try:
-                    outputs = await self._make(self._step.fallback, path, number)
+                    outputs = await self._attempt(
+                        self._step.fallback, path, self._count + 1, fallback=True
+                    )
                 except Exception as failed:
                     raise failed from error
                 report.recovered_by, report.error = "fallback", error

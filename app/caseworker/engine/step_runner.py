@@ -8,9 +8,7 @@ See docs/internals.md, "How a graph is executed".
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import aclosing
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,26 +17,22 @@ import structlog
 
 from caseworker.core.budget.budget import Budget, Dimension
 from caseworker.core.budget.ledger import Holder, Scope
-from caseworker.core.budget.retry import ErrorPolicy
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.budget.usage import BudgetExceededError, Charge, CheckedCharge
 from caseworker.core.graph.facts import NEXT, RUNNING, StepStatus
-from caseworker.core.trace.frozen_json import FrozenJson, frozen_object, thawed
+from caseworker.core.trace.frozen_json import FrozenJson, thawed
 from caseworker.core.trace.node import ABANDONED
-from caseworker.engine.calls import reserved
-from caseworker.engine.cancellation import is_being_cancelled
+from caseworker.engine.attempt import NO_RESULT, last_of, meaning_of
+from caseworker.engine.budget_wait import reserved
 from caseworker.engine.context import (
-    Execution,
     ExecutionResult,
     FlowContext,
     GraphView,
-    NodeEvent,
     Outputs,
     RunContext,
 )
 from caseworker.engine.events import (
     LATE_RESULT,
-    RESERVED,
     STEP_COMPLETED,
     STEP_ERROR,
     STEP_RESUMED,
@@ -47,14 +41,12 @@ from caseworker.engine.events import (
     Event,
 )
 from caseworker.engine.ports import CallOutcome, Entry, Journal, Recorded
-from caseworker.engine.prepared import BoundNode, PreparedStep
-from caseworker.engine.recovery import Recovery, note_failed
+from caseworker.engine.prepared import PreparedStep
+from caseworker.engine.recovery import Recovery, step_outputs
 from caseworker.engine.report import (
-    RecordedFailureError,
     Routing,
     StepBrokenError,
     StepReport,
-    StepTimeoutError,
     class_of,
     cut_off_status,
     detach_inside,
@@ -64,7 +56,7 @@ from caseworker.engine.report import (
 )
 from caseworker.engine.step_path import StepPath
 from caseworker.engine.step_values import StepValues
-from caseworker.engine.supervision import TimeLimit, detach, until_done
+from caseworker.engine.supervision import TimeLimit
 from caseworker.platform.logs.errors import message_of_error
 
 log = structlog.get_logger(__name__)
@@ -116,7 +108,7 @@ class StepRunner:
         path = step.path if self.within is None else self.within.step(step.step.id)
         journal, recorded = self._journal, None
         if journal is not None:
-            report.key = path.record_key
+            report.key = step.record_key if path is step.path else path.record_key
             recorded = journal.recorded(report.key)
             if recorded is not None and report.recall(recorded):
                 report.sizes = self._sizes_of(path, report.outputs) or {}
@@ -153,24 +145,28 @@ class StepRunner:
             with self._in_span(context.trace_parent):
                 if step.direct and report.failed_before is None:
                     # Fast path: saves three coroutines per step, a measurable share of its time.
-                    failure: Exception | None = None
+                    task = asyncio.current_task()
+                    recovering: Coroutine[Any, Any, Outputs] | None = None
                     try:
-                        execution = _begin(step.work, inputs, context)
-                        if type(execution) is ExecutionResult:
-                            outputs = execution.outputs
-                        else:
-                            outputs = await _end_of(execution, context)
+                        try:
+                            result: Any = step.work.node.execute(step.work.data, inputs, context)
+                            if type(result) is not ExecutionResult:
+                                is_stream = hasattr(result, "__aiter__")
+                                result = await (last_of(result, context) if is_stream else result)
+                        except BaseException as error:
+                            raise meaning_of(error, context, task)  # noqa: B904
+                        if type(result) is not ExecutionResult:
+                            raise StepBrokenError(NO_RESULT)
+                        outputs = result.outputs
                     except Exception as error:
                         if step.policy is None:
                             raise
-                        failure = error
-                    if failure is not None and step.policy is not None:
-                        recovery = Recovery(step, step.policy, inputs, context, report, _in_time)
-                        recovering = recovery.outputs(failure)
-                        failure = None  # its traceback holds this frame
+                        recovery = Recovery(step, step.policy, inputs, context, report)
+                        recovering = recovery.outputs(error)
+                    if recovering is not None:
                         outputs = await recovering
                 elif step.sub_budget is None:
-                    outputs = await _outputs_of(step, inputs, context, report)
+                    outputs = await step_outputs(step, inputs, context, report)
                 else:
                     outputs = await self._in_budget(step.sub_budget, step, report, inputs, context)
             self._completed(report, path, outputs)
@@ -181,7 +177,8 @@ class StepRunner:
             raise
         finally:
             self._activity.working.pop(path.text, None)
-            self._activity.changed()
+            if self._activity.is_held:
+                self._activity.changed()
             if self._tracked:
                 self._release_left(path)
         if self._token.stop is not None:
@@ -214,10 +211,10 @@ class StepRunner:
         node = None if recorded is None else self._imported_open_node(recorded)
         if node is None:
             node = self._trace.begin_step(self._parent, path.text, step.metadata)
-        report.node = node
-        report.status, report.started_ns = RUNNING, self._readings[0]
+        report.node, report.status, report.started_ns = node, RUNNING, self._readings[0]
         if self._journal is not None:
-            self._journal.note(node, report.entry(value=report.failed_before))
+            value = report.failed_before
+            self._journal.note(node, Entry(call_key=report.key, charge=report.charge, value=value))
         if self._events is not None:
             self._events.emit(Event(type=kind, step_id=path.text, node_id=node))
             self._run.started_steps[path] = node
@@ -248,7 +245,7 @@ class StepRunner:
         if self._values is None or not outputs:
             return {}
         try:
-            return _sizes(self._values.frozen(path.text, outputs))
+            return self._values.frozen(path.text, outputs)[1]
         except ValueError:
             return None
 
@@ -289,7 +286,7 @@ class StepRunner:
             scope, self._token, still_counts=lambda: not self._detached.covers_inside(path)
         ):
             self._token.check()
-            return await _outputs_of(step, inputs, context, report)
+            return await step_outputs(step, inputs, context, report)
 
     def _completed(self, report: StepReport, path: StepPath, outputs: Outputs) -> None:
         node = report.node
@@ -297,8 +294,7 @@ class StepRunner:
             # First, because it may reject the outputs: then the step fails and has not ended yet.
             stored: FrozenJson | dict[str, Any] = dict(outputs)
             if self._values is not None:
-                frozen = self._values.frozen(path.text, outputs)
-                stored, report.sizes = frozen_object(frozen), _sizes(frozen)
+                stored, report.sizes = self._values.frozen(path.text, outputs)
             self._journal.note(node, _ended_well(report, stored))
         self._trace.mark_success(node)
         report.complete(outputs, self._readings[0])
@@ -399,15 +395,11 @@ class StepRunner:
         self._detached.end(self.path_of(step_id).inside())
 
 
-def _sizes(frozen: Mapping[str, FrozenJson]) -> dict[str, int]:
-    """Return the sizes of serialised values in bytes, by handle."""
-    return {handle: value.size_bytes for handle, value in frozen.items()}
-
-
 def _ended_well(report: StepReport, outputs: FrozenJson | dict[str, Any]) -> Entry:
     """Build the journal entry of a step that produced outputs, directly or by its error policy."""
     if report.recovered_by is None or report.error is None:
-        return report.entry(CallOutcome.RESULT, outputs)
+        outcome = CallOutcome.RESULT
+        return Entry(call_key=report.key, charge=report.charge, outcome=outcome, value=outputs)
     made_good = failure_of(
         report.error,
         outputs=thawed(outputs),
@@ -423,253 +415,3 @@ def _note(journal: Journal, node: str, end: Entry) -> None:
         journal.note(node, end)
     except ValueError:
         journal.note(node, replace(end, value={**end.value, "outputs": {}}))
-
-
-def _outputs_of(
-    step: PreparedStep, inputs: Outputs, context: FlowContext, report: StepReport
-) -> Coroutine[Any, Any, Outputs]:
-    """Return a coroutine that executes the step and returns its outputs by handle.
-
-    The coroutine raises the last failure if the error policy does not recover from it, or the stop
-    that ended the step.
-    """
-    if step.policy is None:
-        return _execute_node(step.work, inputs, context)
-    return _under_policy(step.policy, step, inputs, context, report)
-
-
-async def _under_policy(
-    policy: ErrorPolicy,
-    step: PreparedStep,
-    inputs: Outputs,
-    context: FlowContext,
-    report: StepReport,
-) -> Outputs:
-    if report.failed_before is None:
-        try:
-            failed = partial(note_failed, policy, context, report, 1)
-            return await _in_time(step.work, policy, inputs, context, failed)
-        except Exception as error:
-            failure = error
-    else:
-        failure = RecordedFailureError.of(report.failed_before)
-    recovering = Recovery(step, policy, inputs, context, report, _in_time).outputs(failure)
-    del failure  # its traceback holds this frame, which must not keep it alive
-    return await recovering
-
-
-async def _execute_node(
-    work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
-) -> Outputs:
-    """Execute a node once and return its outputs by handle; holds its lock, if any."""
-    if work.lock is not None:
-        activity = context.run.calls.activity
-        async with work.lock.held(activity.waits(context.path)):
-            await activity.start(context.path)
-            unlocked = BoundNode(work.node, work.data)
-            return await _execute_node(unlocked, inputs, context, timeout_ms)
-    execution = _begin(work, inputs, context, timeout_ms)
-    if type(execution) is ExecutionResult:
-        return execution.outputs
-    return await _end_of(execution, context)
-
-
-def _begin(
-    work: BoundNode, inputs: Outputs, context: FlowContext, timeout_ms: int | None = None
-) -> Execution:
-    """Call a node's ``execute``, and return its result, coroutine or event stream.
-
-    Raises:
-        StepTimeoutError: a synchronous node took too long; it could not be interrupted.
-    """
-    started = time.monotonic() if timeout_ms is not None else 0.0
-    try:
-        execution = work.node.execute(work.data, inputs, context)
-    except BaseException as error:
-        raise _meant_by(error, context)  # noqa: B904 - the same error, or one that sets its cause
-    if timeout_ms is None or type(execution) is not ExecutionResult:
-        return execution
-    if (time.monotonic() - started) * 1000 > timeout_ms:
-        raise StepTimeoutError.after(timeout_ms)
-    return execution
-
-
-async def _end_of(execution: Execution, context: FlowContext) -> Outputs:
-    """Wait for a node's coroutine or event stream to end, and return its outputs.
-
-    Raises:
-        StepBrokenError: the node returned no ExecutionResult, or violated the node interface.
-    """
-    task = _task()
-    try:
-        if hasattr(execution, "__aiter__"):
-            result = await _last_of(execution, context)
-        else:
-            result = await execution  # type: ignore[misc]
-    except BaseException as error:
-        if isinstance(error, GeneratorExit) and _task() is not task:
-            raise  # this coroutine is being closed
-        raise _meant_by(error, context)  # noqa: B904
-    if type(result) is not ExecutionResult:
-        raise StepBrokenError("The step's node returned no ExecutionResult.")
-    return result.outputs
-
-
-def _task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # the garbage collector closes a coroutine outside of the event loop
-        return None
-
-
-def _meant_by(error: BaseException, context: FlowContext) -> BaseException:
-    """Map an error of a node to a failure, a stop or a cancellation.
-
-    Stops and cancels of this task pass through unchanged, and so does the KeyboardInterrupt of a
-    user outside of the service; other BaseExceptions become a StepBrokenError. The error is
-    returned, not raised, because a traceback through this frame would form a reference cycle that
-    keeps the run alive.
-    """
-    if isinstance(error, Exception):
-        return error
-    if isinstance(error, asyncio.CancelledError):
-        if is_being_cancelled():
-            return error
-        return StepBrokenError("The step waited for something that was cancelled.")
-    if isinstance(error, Stop) or (
-        isinstance(error, KeyboardInterrupt) and context.run.journal is None
-    ):
-        return error
-    stop = _stop_in(error)
-    if stop is not None:
-        stop.__suppress_context__ = True
-        return stop
-    broken = StepBrokenError(f"The step's node ended with {message_of_error(error)}.")
-    broken.__cause__ = error
-    return broken
-
-
-def _stop_in(error: BaseException) -> Stop | None:
-    """Return the stop in an error or in an exception group of a task group, or None."""
-    pending = [error]
-    while pending:
-        error = pending.pop()
-        if isinstance(error, Stop):
-            return error
-        if isinstance(error, BaseExceptionGroup):
-            pending += reversed(error.exceptions)
-    return None
-
-
-async def _last_of(stream: Any, context: FlowContext) -> ExecutionResult | None:
-    """Emit the events of a stream and return its last item, the result; None if it has none."""
-    result: ExecutionResult | None = None
-    async with aclosing(stream) as items:
-        async for item in items:
-            if result is not None:
-                raise StepBrokenError("The step's node continued after its result.")
-            if isinstance(item, ExecutionResult):
-                result = item
-            else:
-                _pass_on(item, context)
-    return result
-
-
-def _pass_on(item: Any, context: FlowContext) -> None:
-    if not isinstance(item, NodeEvent):
-        raise StepBrokenError("The step's node yielded an object that is not a NodeEvent.")
-    if item.type in RESERVED:
-        raise StepBrokenError(f"{item.type} is reserved for the engine.")
-    if context.run.events is not None:
-        context.run.events.emit(
-            Event(
-                type=item.type,
-                step_id=context.path.text,
-                node_id=context.trace_parent,
-                data=item.data,
-            )
-        )
-
-
-async def _in_time(
-    work: BoundNode,
-    policy: ErrorPolicy,
-    inputs: Outputs,
-    context: FlowContext,
-    failed: Callable[[Exception], object],
-) -> Outputs:
-    """Execute a node once within the policy's timeout.
-
-    On a timeout, ``failed`` journals the failure before the attempt is cancelled. So a worker loss
-    during the cancellation does not repeat the attempt.
-
-    Raises:
-        StepTimeoutError: the attempt timed out.
-    """
-    if policy.timeout_ms is None:
-        return await _execute_node(work, inputs, context)
-    clock = asyncio.get_running_loop().time
-    # Taken before ``_begin``: the timeout includes the synchronous part of the node.
-    ends = clock() + policy.timeout_ms / 1000
-    execution: Execution | None = None
-    if work.lock is None:
-        execution = _begin(work, inputs, context, policy.timeout_ms)
-        if type(execution) is ExecutionResult:
-            return execution.outputs  # already done: no task is needed to interrupt it
-        working = _end_of(execution, context)
-    else:
-        working = _execute_node(work, inputs, context, policy.timeout_ms)
-    attempt = asyncio.create_task(working, name=f"step {context.path}")
-    try:
-        await asyncio.wait({attempt}, timeout=ends - clock())
-    except asyncio.CancelledError:
-        await _interrupt(attempt, execution, context)
-        raise
-    if attempt.done():
-        return attempt.result()
-    late = StepTimeoutError.after(policy.timeout_ms)
-    failed(late)
-    cancelled = await _interrupt(attempt, execution, context)
-    raise late if cancelled is None else cancelled
-
-
-async def _interrupt(
-    attempt: "asyncio.Task[Outputs]", execution: Execution | None, context: FlowContext
-) -> asyncio.CancelledError | None:
-    """Cancel an attempt and drop its result; return a cancel of this task that arrived meanwhile.
-
-    ``execution`` is the node's coroutine or stream, if created. It is closed because the attempt
-    may have been cancelled before it awaited it. An attempt that ignores its cancellation for the
-    grace period is abandoned.
-
-    Raises:
-        Stop: the attempt ended with a stop, which takes precedence over the timeout.
-    """
-    run, inside = context.run, context.path.inside_attempt()
-
-    def late(_: object) -> None:
-        if run.events is not None:
-            step_id = context.path.text
-            run.events.emit(Event(type=LATE_RESULT, step_id=step_id, node_id=context.trace_parent))
-
-    def end_detached() -> None:
-        run.calls.detached.end(inside)
-        run.on_abandoned_done()
-
-    # Detach before cancelling: cleanup code must not start new steps or calls.
-    run.calls.detached.begin(inside)
-    attempt.cancel()
-    cancelled = await until_done((attempt,), run.grace_seconds)
-    # A coroutine that was never awaited would warn when it is collected. It can be closed only now:
-    # while the attempt runs, it is executing.
-    if attempt.cancelled() and asyncio.iscoroutine(execution):
-        execution.close()
-    if not attempt.done():
-        # Only after the grace period, in which the attempt may still end its own calls.
-        detach_inside(run, inside)
-    # Last, because ``end_detached`` removes the mark from above, at once if the attempt has ended.
-    detach(attempt, late, on_done=end_detached)
-    error = None if not attempt.done() or attempt.cancelled() else attempt.exception()
-    if isinstance(error, Stop):
-        raise error
-    return cancelled

@@ -8,13 +8,14 @@ See docs/internals.md, "How a graph is executed".
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from caseworker.core.trace.frozen_json import (
     FrozenJson,
     ValueLimits,
     ValueTooLargeError,
     freeze,
+    frozen_object,
     value_too_large,
 )
 from caseworker.engine.context import Outputs
@@ -48,16 +49,10 @@ class Total:
         limit = limits.max_value_bytes
         return cls(limit, limit, VALUE_KEY, "The list of results")
 
-    def take(self, step_id: str, size: int) -> None:
-        """Subtract the size, in bytes, of a step's outputs.
-
-        Raises:
-            ValueTooLargeError: fewer bytes are left.
-        """
-        if size > self.left_bytes:
-            error = value_too_large(self.max_bytes, self.key)
-            raise ValueTooLargeError(f"{self.subject} {error}, with the outputs of step {step_id}.")
-        self.left_bytes -= size
+    def exceeded_by(self, step_id: str) -> ValueTooLargeError:
+        """Return the error for outputs of a step that are larger than the remaining limit."""
+        error = value_too_large(self.max_bytes, self.key)
+        return ValueTooLargeError(f"{self.subject} {error}, with the outputs of step {step_id}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +62,8 @@ class StepValues:
     _limits: ValueLimits
     _total: Total | None
 
-    def frozen(self, step_id: str, outputs: Outputs) -> dict[str, FrozenJson]:
-        """Serialise the outputs of a step, by handle.
+    def frozen(self, step_id: str, outputs: Outputs) -> tuple[FrozenJson, dict[str, int]]:
+        """Serialise the outputs of a step as one object; return it, and their sizes in bytes.
 
         Raises:
             ValueTooLargeError: they exceed a limit; the message names the step and the limit.
@@ -76,31 +71,29 @@ class StepValues:
         """
         written: dict[int, FrozenJson] = {}  # by identity: a router puts one value on many handles
         frozen: dict[str, FrozenJson] = {}
-        size = 0
+        sizes: dict[str, int] = {}
+        limits, size = self._limits, 0
+        max_bytes, max_depth = limits.max_value_bytes, limits.max_depth
         for handle, value in outputs.items():
             json = written.get(id(value))
             if json is None:
-                json = written[id(value)] = self._written(step_id, handle, value)
+                try:
+                    json = freeze(value, max_bytes=max_bytes, max_depth=max_depth, key=VALUE_KEY)
+                except ValueTooLargeError as error:
+                    message = f"Output {handle} of step {step_id} {error}."
+                    raise ValueTooLargeError(message) from None
+                written[id(value)] = json
             frozen[handle] = json
+            sizes[handle] = json.size_bytes
             size += json.size_bytes
-            if size > self._limits.max_outputs_bytes:
-                error = value_too_large(self._limits.max_outputs_bytes, OUTPUTS_KEY)
-                raise ValueTooLargeError(f"The output of step {step_id} {error}.")
+            if size > limits.max_outputs_bytes:
+                too_large = value_too_large(limits.max_outputs_bytes, OUTPUTS_KEY)
+                raise ValueTooLargeError(f"The output of step {step_id} {too_large}.")
         if self._total is not None:
-            self._total.take(step_id, size)
-        return frozen
-
-    def _written(self, step_id: str, handle: str, value: Any) -> FrozenJson:
-        limits = self._limits
-        try:
-            return freeze(
-                value,
-                max_bytes=limits.max_value_bytes,
-                max_depth=limits.max_depth,
-                key=VALUE_KEY,
-            )
-        except ValueTooLargeError as error:
-            raise ValueTooLargeError(f"Output {handle} of step {step_id} {error}.") from None
+            if size > self._total.left_bytes:
+                raise self._total.exceeded_by(step_id)
+            self._total.left_bytes -= size
+        return frozen_object(frozen), sizes
 
 
 def require_joined(step_id: str, handle: str, size: int, max_bytes: float) -> None:

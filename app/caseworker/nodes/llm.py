@@ -11,7 +11,7 @@ from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
 from caseworker.models.gateway import Completion, ModelAnswerIncomplete, ModelGateway
 from caseworker.models.ports import Message
-from caseworker.models.table import ModelTable
+from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.agent.definition import (
     AgentDefinition,
     LimitsSpec,
@@ -70,6 +70,13 @@ class LlmData(StepData):
         """The model to call, with its options."""
         longest = self.max_output_tokens
         return self.model or ModelSpec(tier=self.tier or "small", max_output_tokens=longest)
+
+    @property
+    def options_for_call(self) -> dict[str, Any]:
+        """The model and its options as keyword arguments for the gateway."""
+        if self.model is not None:
+            return self.model.options_for_call
+        return {"tier": Tier(self.tier or "small"), "max_output_tokens": self.max_output_tokens}
 
     def messages(self, inputs: Outputs, context: FlowContext) -> list[Message]:
         """Return the rendered messages.
@@ -156,7 +163,7 @@ class LlmNode:
 
 
 async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message], name: str) -> str:
-    options = data.model_spec.options_for_call
+    options = data.options_for_call
     seed = context.service(RunFacts).seed if data.seed is None else data.seed
     schema = data.output_schema
     completion = await context.service(ModelGateway).complete(

@@ -5,7 +5,7 @@ once its caller is known, a run when it starts, and a background job when it is 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, KeysView
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -160,36 +160,29 @@ class FairQueue(Generic[Item]):
     """A queue in which tenants take turns; the items of a tenant keep their order."""
 
     def __init__(self) -> None:
-        self._items: dict[str | None, dict[Item, None]] = {}
-
-    @property
-    def tenants(self) -> KeysView[str | None]:
-        """The tenants that have items in the queue."""
-        return self._items.keys()
+        self.tenants: dict[str | None, dict[Item, None]] = {}
+        """The items of each tenant that has any, the tenant whose turn is next first."""
 
     def append(self, item: Item, tenant: str | None) -> None:
         """Add an item at the end of the line of a tenant."""
-        self._items.setdefault(tenant, {})[item] = None
+        self.tenants.setdefault(tenant, {})[item] = None
 
     def remove(self, item: Item, tenant: str | None) -> None:
-        """Remove an item of a tenant."""
-        items = self._items[tenant]
+        """Remove an item of a tenant; the other tenants take their turns before its next one."""
+        items = self.tenants.pop(tenant)
         del items[item]
-        if not items:
-            del self._items[tenant]
+        if items:
+            self.tenants[tenant] = items
 
-    def first(self, tenant: str | None) -> Item:
-        """Return the first item of a tenant that has one."""
-        return next(iter(self._items[tenant]))
-
-    def pass_turn(self, tenant: str | None) -> None:
-        """Let the other tenants take their turns before the next item of this one."""
-        if tenant in self._items:
-            self._items[tenant] = self._items.pop(tenant)
+    def pop(self, tenant: str | None) -> Item:
+        """Remove and return the first item of a tenant that has one; see :meth:`remove`."""
+        item = next(iter(self.tenants[tenant]))
+        self.remove(item, tenant)
+        return item
 
     def __iter__(self) -> Iterator[tuple[str | None, Item]]:
         """Iterate over the first item of each tenant, then over the second ones, and so on."""
-        for turn in zip_longest(*self._items.values()):
-            for tenant, item in zip(self._items, turn, strict=True):
+        for turn in zip_longest(*self.tenants.values()):
+            for tenant, item in zip(self.tenants, turn, strict=True):
                 if item is not None:
                     yield tenant, item

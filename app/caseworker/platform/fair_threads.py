@@ -70,9 +70,7 @@ class FairThreads(ThreadPoolExecutor):
             self._is_starting = False
 
     def _start_next(self, tenant: str | None) -> None:
-        item = result, function = self._queued.first(tenant)
-        self._queued.remove(item, tenant)
-        self._queued.pass_turn(tenant)
+        result, function = self._queued.pop(tenant)
         if result.set_running_or_notify_cancel():
             running = super().submit(function)
             self._occupied[tenant] += 1

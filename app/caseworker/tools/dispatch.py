@@ -15,17 +15,20 @@ from typing import Any
 
 import structlog
 
+from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
 from caseworker.core.budget.stops import Stop
 from caseworker.core.trace.frozen_json import ValueTooLargeError
 from caseworker.core.trace.payloads import Payloads
 from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
+    FREE,
     AttemptError,
     Call,
     CallFailedError,
     OutcomeUnknownError,
     Reply,
+    Spent,
 )
 from caseworker.engine.containment import ForeignError, contained
 from caseworker.engine.context import FlowContext
@@ -318,6 +321,10 @@ class _ToolCall(Call):
     logged_with: Callable[[BaseException], BaseException | None]
     pause: Callable[[], Awaitable[None]]
     """Lets other runs continue before a result, which may be large, is processed."""
+
+    def maximum(self, free: FreeAmounts) -> Spent:
+        """Return no usage: a tool uses no tokens."""
+        return FREE
 
     async def send(self, attempt: int) -> Reply:
         """Run the tool once; a result with an error is a failed attempt, so the trace shows it."""

@@ -8,6 +8,7 @@ import pytest
 from caseworker.engine import concurrency
 from caseworker.engine.concurrency import LoopTurns
 from caseworker.engine.context import FlowContext
+from caseworker.engine.quiet import are_quiet
 from caseworker.platform.fair_slots import TENANT
 from tests.unit.engine.driving import GraphRun, Scripted, drive, flow, graph, statuses
 
@@ -118,7 +119,7 @@ def test_a_run_between_two_steps_is_not_quiet() -> None:
         async def watch() -> None:
             calls = world.gateway.calls
             while not decided.is_set():
-                quiet.append(await calls.are_quiet(lambda: calls.activity.waiting))
+                quiet.append(await are_quiet(calls, lambda: calls.activity.waiting))
                 await asyncio.sleep(0.5)
 
         tasks.extend(asyncio.create_task(each()) for each in (*(other,) * 20, watch))

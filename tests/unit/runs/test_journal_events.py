@@ -167,7 +167,8 @@ def test_what_is_emitted_after_the_end_is_dropped() -> None:
         run.journal.emit(Event(type="text.delta"))
         run.journal.close()
         run.journal.emit(Event(type="text.delta"))
-        [last, end] = run.journal.unstored_events(Event(type="run.completed"))
+        ended = Event(type="run.completed")
+        _, [last, end] = run.journal.end(run.graph, "The run has ended.", ended)
         assert (last.seq, end.seq, end.type) == (1, 2, "run.completed")
         await asyncio.sleep(1)
         assert run.store.writes == []

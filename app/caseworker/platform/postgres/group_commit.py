@@ -168,10 +168,7 @@ class GroupCommit(Generic[Write, Answer]):
     def _admit(self, count: int) -> None:
         """Admit up to ``count`` waiting writers while the queue is shorter than one batch."""
         while count and self._newcomers.tenants and len(self._queue) < BATCH[0]:
-            tenant = next(iter(self._newcomers.tenants))
-            newcomer = self._newcomers.first(tenant)
-            self._newcomers.remove(newcomer, tenant)
-            self._newcomers.pass_turn(tenant)
+            newcomer = self._newcomers.pop(next(iter(self._newcomers.tenants)))
             if not newcomer.done():
                 newcomer.set_result(None)
                 count -= 1
@@ -193,10 +190,11 @@ class GroupCommit(Generic[Write, Answer]):
             return await answer
         finally:
             self._leave(answer)
-            self._admit(1)
+            if self._newcomers.tenants:
+                self._admit(1)
 
     async def _write_forever(self) -> None:
-        away, locked = _Backoff(*RECONNECT_SECONDS), _Backoff(*LOCKED_SECONDS)
+        failures = locked = 0
         while await self._wait_for_write():
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
@@ -212,14 +210,16 @@ class GroupCommit(Generic[Write, Answer]):
                 # The batch is still queued, so it is written again after reconnecting.
                 if self._connection is not None:
                     await self._connection.close()
-                await away.take()
+                await _back_off(RECONNECT_SECONDS, failures)
+                failures += 1
                 continue
-            away.reset()
+            failures = 0
             if moved:
-                locked.reset()
+                locked = 0
                 await self._pace(len(batch))
             else:
-                await locked.take()
+                await _back_off(LOCKED_SECONDS, locked)
+                locked += 1
 
     async def _wait_for_write(self) -> bool:
         """Wait until a write is queued; return False on shutdown with an empty queue."""
@@ -335,22 +335,10 @@ class GroupCommit(Generic[Write, Answer]):
     def _leave(self, waiting: Waiting[Answer]) -> _QueuedWrite[Write] | None:
         if (queued := self._queue.pop(waiting, None)) is not None:
             self._order.remove(waiting, queued.tenant)
-            self._order.pass_turn(queued.tenant)
         return queued
 
 
-class _Backoff:
-    """A delay that doubles each time, up to a maximum."""
-
-    def __init__(self, initial_delay_seconds: float, max_delay_seconds: float) -> None:
-        self._initial_delay_seconds = initial_delay_seconds
-        self._max_delay_seconds = max_delay_seconds
-        self._next_delay = initial_delay_seconds
-
-    def reset(self) -> None:
-        self._next_delay = self._initial_delay_seconds
-
-    async def take(self) -> None:
-        delay = self._next_delay
-        self._next_delay = min(2 * delay, self._max_delay_seconds)
-        await asyncio.sleep(delay)
+async def _back_off(seconds: tuple[float, float], failures: int) -> None:
+    """Wait from ``seconds[0]``, doubled after each earlier failure, to at most ``seconds[1]``."""
+    initial, maximum = seconds
+    await asyncio.sleep(min(initial * 2 ** min(failures, 32), maximum))

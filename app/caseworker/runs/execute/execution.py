@@ -194,10 +194,9 @@ class Execution:
             self.graph = reopened(self.graph, self.root)
         self._ended = True
         reason = close(self.graph, self.root, outcome)
-        calls = self.journal.close(self.graph)
-        self.journal.end_open(reason)
         stop = outcome.stop.to_dict() if outcome.stop else None
         end = run_ended(outcome.status, outcome.finish_reason, stop)
+        calls, events = self.journal.end(self.graph, reason, end)
         return FinishRun(
             key=self.run.key,
             fence=self.run.fence,
@@ -209,7 +208,7 @@ class Execution:
             active_seconds=self.active_seconds,
             calls=calls,
             snapshot=self.graph.capture().as_dict(),
-            events=self.journal.unstored_events(end),
+            events=events,
             delivered_at=delivered_at,
             settled=self.journal.settled,
         )

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -37,6 +38,7 @@ from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from caseworker.engine.ports import RunAccounts
 from caseworker.engine.prepared import PreparedGraph
+from caseworker.engine.quiet import replaying
 from caseworker.engine.report import GraphOutcome
 from caseworker.engine.supervision import (
     DetachedError,
@@ -570,11 +572,13 @@ class RunExecutor:
             return graph.abandoned(_exhausted(run))
         about = {"attempt": run.attempts, **execution.imported}
         execution.journal.emit(Event(type=RUN_RESUMED if run.last_seq else RUN_STARTED, data=about))
-        token, calls = active.token, graph.calls
+        token = active.token
         deadline = deadline_of(run.request.deadline, token)
-        replaying = calls.replaying(grace_seconds=self._supervisor.grace_seconds)
+        delayed: AbstractContextManager[None] = nullcontext()
+        if token.is_delaying:
+            delayed = replaying(graph.calls, grace_seconds=self._supervisor.grace_seconds)
         try:
-            with TimeLimit(execution.scope, token), deadline, replaying:
+            with TimeLimit(execution.scope, token), deadline, delayed:
                 outcome = await self._supervisor.run(
                     graph.run(), token, late=lambda _: self._record_late(active, execution)
                 )

@@ -115,15 +115,16 @@ class OpenStarts:
         """Return the starts of open calls."""
         return [event for event in self.all() if event.type == CALL_STARTED]
 
-    def inside(self, step_id: str) -> Sequence[Event]:
+    def inside(self, step_id: str | None) -> Sequence[Event]:
         """Return the open starts inside a step, the innermost first."""
-        area = StepPath(step_id).inside()
-        return [
-            event
-            for event in self.all()
-            if StepPath(event.step_id or "") in area
-            or (event.step_id == step_id and STARTS[event.type] != _STEP)
-        ]
+        inside: list[Event] = []
+        for event in reversed(self._starts.values()):
+            if event.step_id == step_id:
+                if STARTS[event.type] != _STEP:
+                    inside.append(event)
+            elif StepPath(event.step_id or "") in StepPath(str(step_id)).inside():
+                inside.append(event)
+        return inside
 
 
 def _interrupted(start: Event, reason: str, node: TraceNode | None = None) -> Event:
@@ -254,9 +255,10 @@ class EventLog:
             ValueTooLargeError: the data exceeds a limit.
             ValueError: the data is not JSON, or the event type is reserved or malformed.
         """
-        if ENDS.get(event.type) == _STEP:
+        is_end = ENDS.get(event.type) == _STEP
+        if is_end and (inside := self.open_starts.inside(event.step_id)):
             reason = event.data.get("reason") or event.data.get("error") or STEP_ENDED
-            self.end(self.open_starts.inside(str(event.step_id)), reason)
+            self.end(inside, reason)
         if event.type not in _OURS and not _TYPE.fullmatch(event.type):
             raise ValueError(
                 "An event's type is a dotted word, and run.* and call.* are not for nodes."

@@ -160,8 +160,9 @@ class RunJournal:
             limits=limits,
             node_of=graph.node,
         )
-        # Stored by the write that stores their closed nodes, like all events and nodes.
-        self.end_calls(WORKER_LOST)
+        if run.open_starts:
+            # Stored by the write that stores their closed nodes, like all events and nodes.
+            self.end_calls(WORKER_LOST)
         self._soon: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[bool] | None = None
         self._closed = False
@@ -208,7 +209,8 @@ class RunJournal:
         self._stored_bytes += ROW_BYTES + (0 if value is None else value.size_bytes)
         self._entries[node_id] = entry
         self._unwritten.add(node_id)
-        self.touch()
+        if self._soon is None:
+            self.touch()
 
     def note_request(self, node_id: str, request: Mapping[str, Any]) -> None:
         """Buffer the request of a call. It is stored with the next write and then dropped."""
@@ -226,7 +228,9 @@ class RunJournal:
         self._events.add(event)
         if event.type in STREAMED:
             self._stop_waiting()
-        self.touch(AT_ONCE_SECONDS if event.type in STREAMED else SOON_SECONDS)
+            self.touch(AT_ONCE_SECONDS)
+        elif self._soon is None:
+            self.touch()
 
     @property
     def stored_seq(self) -> int:
@@ -306,13 +310,25 @@ class RunJournal:
             self._restore(self._before_write)
         return self._changes()
 
-    def unstored_events(self, end: Event | None = None) -> tuple[EventRecord, ...]:
-        """Return the events that may not be stored yet, followed by ``end`` if it is given."""
-        return self._events.unconfirmed() if end is None else self._events.followed_by(end)
+    def end(
+        self, graph: ExecutionGraph, reason: str, end: Event
+    ) -> tuple[tuple[CallRecord, ...], tuple[EventRecord, ...]]:
+        """Close the journal at the end of the run; return what may not be stored yet.
+
+        The events are followed by the ends of everything that is still open, for ``reason``, and by
+        ``end``. ``graph`` is as in :meth:`close`.
+        """
+        calls = self.close(graph)
+        self.end_open(reason)
+        return calls, self._events.followed_by(end)
 
     def end_open(self, reason: str) -> None:
         """Emit the ends of everything that is still open when the run ends by ``reason``."""
         self._events.end(self._events.open_starts.all(), reason)
+
+    def unstored_events(self) -> tuple[EventRecord, ...]:
+        """Return the events that may not be stored yet."""
+        return self._events.unconfirmed()
 
     def end_calls(self, reason: str) -> None:
         """Emit the ends of open calls when the run is released; the next owner repeats them."""
