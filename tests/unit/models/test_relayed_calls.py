@@ -35,11 +35,11 @@ def _sent(
         call = await asking.models.relayed(
             asking.context,
             asking.models.table[Tier.SMALL],
+            read_body(sent, "messages", table.read(sent, limits_spending=False)),
             alias="small",
             key="k",
             request_hash="h",
-            body=read_body(sent, "messages", table.read(sent, limits_spending=False)),
-            provider_body=sent,
+            body=sent,
             headers={},
             relay=Relay(),
             path="/v1/messages" if flavour == "anthropic" else "/chat/completions",

@@ -122,11 +122,11 @@ def charged(
         call = await asking.models.relayed(
             asking.context,
             chosen,
+            read_body(sent, "messages", table.read(sent, limits_spending=False)),
             alias="small",
             key="k",
             request_hash="h",
-            body=read_body(sent, "messages", table.read(sent, limits_spending=False)),
-            provider_body=sent,
+            body=sent,
             headers={},
             relay=Relay(),
             path=PATHS[dialect],
