@@ -40,7 +40,7 @@ from caseworker.models.message_log import MessageLog, StoredPrompt, stated
 from caseworker.models.model_call import ModelCall
 from caseworker.models.ports import ModelFault, ModelRequest
 from caseworker.models.pricing import ListPrice
-from caseworker.models.relay import RelayedCall, TokenCount
+from caseworker.models.relayed_call import RelayedCall, TokenCount
 from caseworker.models.table import AllowedModels, ChatModel, ModelTable, Tier
 from caseworker.models.turns import Turns
 from caseworker.platform.fair_threads import PacedThread

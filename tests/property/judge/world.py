@@ -21,7 +21,7 @@ from caseworker.main.loops import Loops
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.models.model_call import ModelCall
-from caseworker.models.relay import RelayedCall
+from caseworker.models.relayed_call import RelayedCall
 from caseworker.runs.postgres import listener
 from caseworker.settings.schema import AuthSettings, Settings
 from tests.property.judge.provider import CALL, Behaviour, CountingProvider
