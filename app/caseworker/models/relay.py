@@ -17,10 +17,10 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from caseworker.models.forms import storable_text
-from caseworker.models.wires.endpoint import ReplyBody, begins_stream
 from caseworker.models.wires.failures import error_in
 from caseworker.models.wires.key_search import masked
 from caseworker.models.wires.reply import Accumulator
+from caseworker.models.wires.reply_body import ReplyBody, begins_stream
 from caseworker.models.wires.sse import ERROR
 from caseworker.platform.logs.secret_mask import SecretMask
 
