@@ -257,12 +257,10 @@ class ToolDispatch:
 
     async def _call(self, context: FlowContext, tool: Tool, request: ToolRequest) -> "_ToolCall":
         spec, args, run = tool.spec, request.args, context.run
-        key, written = (
-            context.path.call(request.key),
-            json.dumps([spec.name, args], sort_keys=True, default=str),
-        )
+        key = context.path.call(request.key)
+        identity = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.display, dict(args), text_chars=MAX_TEXT_CHARS)
-        displayed = await self._redaction.call(redact, len(written))
+        displayed = await self._redaction.call(redact, len(identity))
         about: dict[str, Any] = {} if displayed is None else {"args": displayed}
         if request.call_id is not None:
             # Some endpoints encode thousands of characters of state in an ID.
@@ -271,7 +269,7 @@ class ToolDispatch:
             key=key,
             kind="tool",
             name=spec.name,
-            request_hash=_hash(written),
+            request_hash=_hash(identity),
             per_attempt=ONE_TOOL_CALL,
             external=spec.external or not spec.idempotent,  # no crash may repeat it
             repeatable=spec.idempotent,

@@ -261,18 +261,19 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
         in_charset("", kind)
     except ValueError as error:
         raise ValueError(f"operation_id: its body is {kind}, and {error}") from None
-    sent = Body(media_type=kind, is_required=is_required)
+    form = Body(media_type=kind, is_required=is_required)
     if is_json_type(kind) or essence(kind) in (FORM, MULTIPART):
-        sent, arguments = _form(references, sent, media, parts)
+        form, arguments = _form(references, form, media, parts)
         is_plain = len({each.name for each, _, _ in arguments}) == len(arguments)
         if arguments and is_plain and not schema.keys() & _COMPOSED:
-            return sent, arguments
-        whole = dict(_body_schema(references, media, parts))
+            return form, arguments
+        argument_schema = dict(_body_schema(references, media, parts))
     else:
-        whole = {"type": "string", "description": f"As {kind}." if is_text(kind) else _FILE}
+        description = f"As {kind}." if is_text(kind) else _FILE
+        argument_schema = {"type": "string", "description": description}
         if schema.get("type") in _SCALARS:
-            whole |= {"type": schema["type"], **_body_schema(references, media, parts)}
-    return sent, [(Parameter(place="body"), {**whole, **about}, is_required)]
+            argument_schema |= {"type": schema["type"], **_body_schema(references, media, parts)}
+    return form, [(Parameter(place="body"), {**argument_schema, **about}, is_required)]
 
 
 def _form(

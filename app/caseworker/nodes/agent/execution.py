@@ -371,7 +371,7 @@ def _note_failure(
 ) -> None:
     """Store why an agent failed or was stopped, unless another process resumes it.
 
-    ``own_stop`` is that of its own time limit, and ``step_stop`` that of its step.
+    ``own_stop`` results from the agent's time limit, ``step_stop`` from its step.
     """
     if not isinstance(step_stop, HandOver):
         state.terminate_reason = _terminate_reason(own_stop or ended, step_stop)

@@ -204,9 +204,9 @@ class McpSession:
     async def _failure_of(self, error: MCPError, delivery: DeliveryState) -> ToolRefusedError:
         """Return the failure of a call for an error of the protocol or of the transport."""
         code = "too_large" if delivery.too_large else _CODES.get(error.code, "tool_error")
-        lost = None if delivery.too_large else await self._loss_of(error, delivery, code)
-        if lost is not None:
-            return lost
+        loss = None if delivery.too_large else await self._loss_of(error, delivery, code)
+        if loss is not None:
+            return loss
         if code == "unfit_result":  # the SDK quotes parts of the answer
             return ToolRefusedError("The server's answer cannot be read.", code=code)
         if code == "too_large":

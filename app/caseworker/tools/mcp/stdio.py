@@ -128,16 +128,16 @@ class _Child:
     """The pipes of an MCP server process, with a task for each of them."""
 
     def __init__(
-        self, process: Process, config: ServerConfig, ended: Callable[[str], None]
+        self, process: Process, config: ServerConfig, note_end: Callable[[str], None]
     ) -> None:
         self._stdin = cast("asyncio.StreamWriter", process.stdin)
         self._stdout = cast("asyncio.StreamReader", process.stdout)
         self._stderr = cast("asyncio.StreamReader", process.stderr)
         self._process = process
         self._lines = Lines(config.max_message_bytes)
-        self._ended = ended
+        self._note_end = note_end
         self._tail = bytearray()
-        """The end of what the process wrote to its stderr."""
+        """The end of the output of its stderr."""
         self._incoming, self._read_stream = anyio.create_memory_object_stream[
             SessionMessage | Exception
         ](0)
@@ -178,7 +178,7 @@ class _Child:
             output = bytes(self._tail).decode(errors="replace")
             if len(self._tail) == _STDERR_BYTES:  # its first word is cut: a mask may not find it
                 output = output.lstrip().partition(" ")[2] or output.partition("\n")[2]
-            self._ended(reason + output.strip())
+            self._note_end(reason + output.strip())
 
     async def _write(self) -> None:
         delivery = DeliveryState()
@@ -194,7 +194,7 @@ class _Child:
             pass
         except OSError:  # the child closed its stdin, so it has not read the end of this line
             delivery.may_be_taken = False
-            self._ended("It closed its input.")
+            self._note_end("It closed its input.")
             self._incoming.close()
 
     async def _keep_complaints(self) -> None:
