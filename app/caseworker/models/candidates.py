@@ -54,11 +54,6 @@ class LogicalCall:
     charge: Charge = field(default_factory=dict)
     """Charged once, regardless of the number of attempts."""
 
-    @property
-    def log(self) -> MessageLog | None:
-        """The messages, if they are those of a log."""
-        return self.messages if isinstance(self.messages, MessageLog) else None
-
     def request(self) -> ModelRequest:
         """Return the request, before it is adapted to a model."""
         return ModelRequest(

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -159,7 +159,8 @@ class ModelGateway:
                 if not later:
                     raise
                 continue
-            _note_stored(call, calls.journal)
+            if call.prompt is not None:
+                _note_stored(call.prompt, call, calls.journal)
             completion = call.completion(answered)
             if candidate.form is ReplyForm.SCHEMA and _is_all_prose(completion):
                 self._learn_simpler(candidate, later)
@@ -175,7 +176,9 @@ class ModelGateway:
     ) -> ModelCall:
         """Return the call of a candidate; ``about`` are further fields of it."""
         chat_model, request = candidate.model, candidate.request(original)
-        prompt = logical_call.log if request.messages is original.messages else None
+        messages = logical_call.messages
+        is_log = isinstance(messages, MessageLog) and request.messages is original.messages
+        prompt = cast("MessageLog", messages) if is_log else None
         call = ModelCall(
             kind="llm",
             name=logical_call.name,
@@ -361,14 +364,12 @@ class ModelGateway:
         return _after(stored, await self._redaction.call(redact, size))
 
 
-def _note_stored(call: ModelCall, journal: Journal) -> None:
+def _note_stored(prompt: MessageLog, call: ModelCall, journal: Journal) -> None:
     """Record in the log of a call's messages that the journal has them."""
-    if call.prompt is None:
-        return
     before = journal.recorded(call.key.text)
     if before is None or before.request_hash == call.request_hash:
         parameters = _parameters(call.chat_model, call.request)
-        call.prompt.note_stored(call.key.text, len(call.request.messages), parameters)
+        prompt.note_stored(call.key.text, len(call.request.messages), parameters)
 
 
 def _forbid_repetition(call: RelayedCall, _: object) -> None:
