@@ -134,15 +134,9 @@ TWO_TENANTS: Final = "integration/test_identical_names property/test_tenants"
 """Tests of each file with statements."""
 PACKAGES: Final = tuple(dict.fromkeys(package.split("/")[0] for package in NEAR))
 FOCUS: Final = (
-    *("features/external", "gateway", "models/gateway", "models/relay", "models/relayed_call"),
-    *(
-        "features/access",
-        "features/mcp_credentials",
-        *STATEMENTS,
-        "runs/execute/queue",
-        "runs/journal/replay",
-    ),
-    *("runs/recover", "runs/execute/release", "engine/recovery"),
+    *("features/external", "gateway", "models/gateway", "models/relay", "features/access"),
+    *("features/mcp_credentials", *STATEMENTS, "runs/execute/queue", "runs/journal/replay"),
+    *("models/relayed_call", "runs/recover", "runs/execute/release", "engine/recovery"),
 )
 """Gateway, recovery and keys: with the edits of SQL in all files, half of the mutants."""
 IMPORTING: Final = {"unit": 0, "contract": 0, "integration": 1}
