@@ -17,12 +17,20 @@ from typing import Any, Final, cast
 from caseworker.engine.call import FREE, AttemptError, Call, RateSlot, Reply
 from caseworker.models.model_call import ModelCall, journaled, noted
 from caseworker.models.ports import ModelFault, ModelReply, SendState
-from caseworker.models.relay import OBJECTS, WIRE, Head, PassedReply, Relay, returned, stored
+from caseworker.models.relay import (
+    OBJECTS,
+    WIRE,
+    Head,
+    PassedReply,
+    Relay,
+    masked,
+    returned,
+    stored,
+)
 from caseworker.models.table import ChatModel
 from caseworker.models.turns import Turns
 from caseworker.models.wires.endpoint import EndpointProvider
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, report_in
-from caseworker.models.wires.key_search import masked
 from caseworker.models.wires.reply import Accumulator
 from caseworker.models.wires.transport import WireError, WireReply
 from caseworker.platform.json_pieces import PieceEncoder

@@ -25,8 +25,7 @@ from caseworker.models.ports import (
 from caseworker.models.wires.failures import Failures, error_in, report_in
 from caseworker.models.wires.finish_reasons import Finish, meaning_of
 from caseworker.models.wires.reply import Accumulator
-from caseworker.models.wires.reply_body import ReplyBody, json_or_text, with_raw_reply
-from caseworker.models.wires.sse import ERROR
+from caseworker.models.wires.reply_body import ERROR, ReplyBody, json_or_text, with_raw_reply
 from caseworker.models.wires.transport import ModelTransport, Wire, WireError, WireReply
 from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.logs.redaction import names_secret

@@ -1,18 +1,27 @@
-"""Reads the body of a reply: one JSON document, or a stream of events."""
+"""Reads the body of a reply: one JSON document, or a stream of server-sent events.
+
+Events are parsed as in the HTML standard, from bytes split at any point:
+https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from caseworker.models.ports import SendState
 from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures
 from caseworker.models.wires.responses import LAST_EVENTS
-from caseworker.models.wires.sse import ERROR, EventParser, ServerSentEvent
 from caseworker.models.wires.transport import ConnectionFailedError, ReplyRefusedError, WireReply
 
+ERROR = "error"
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
 _DRAIN_SECONDS = 0.1
 """How long to wait for the end of a reply after its last event, before the connection is closed."""
 _END_OF_STREAM = "[DONE]"
@@ -28,6 +37,80 @@ _BATCH_BYTES = 1024 * 1024
 _FIELDS = b":deir"
 """First characters of an event stream; no JSON document starts with one."""
 _BLANK = b"\xef\xbb\xbf \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """A server-sent event that has data."""
+
+    name: str
+    """Value of the ``event`` field; empty if the field is missing."""
+    data: str
+    """The ``data`` lines, joined by newlines."""
+
+
+class EventParser:
+    """Parses an event stream; call ``feed`` with each piece of it, then ``end`` once.
+
+    It differs from the standard in three ways that endpoints require. A final event without a blank
+    line after it is returned by ``end``. An event with blank data is dropped. A line ``error:
+    {...}`` (llama.cpp) is an event named ``error``.
+    """
+
+    def __init__(self) -> None:
+        self._partial_line: list[bytes] = []
+        """Pieces of an incomplete line."""
+        self._after_cr = False
+        """Whether the last piece ended with a carriage return, which a line feed may follow."""
+        self._first = True
+        self._name = ""
+        self._data: list[str] = []
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the last event has ended and the next one has not begun."""
+        return not (self._partial_line or self._data or self._name or self._after_cr)
+
+    def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
+        """Process a piece of the stream and yield the events that it completes."""
+        if self._after_cr and piece:
+            self._after_cr = False
+            piece = piece.removeprefix(b"\n")
+        *complete, rest = _LINE_END.split(piece)
+        for line in complete:
+            yield from self._line(b"".join((*self._partial_line, line)))
+            self._partial_line.clear()
+        if rest:
+            self._partial_line.append(rest)
+        self._after_cr = self._after_cr or piece.endswith(b"\r")
+
+    def end(self) -> Iterator[ServerSentEvent]:
+        """Yield the last event if the stream ended without a blank line after it."""
+        if self._partial_line:
+            yield from self._line(b"".join(self._partial_line))
+        yield from self._dispatch()
+
+    def _line(self, line: bytes) -> Iterator[ServerSentEvent]:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        if not line:
+            yield from self._dispatch()
+            return
+        field, _, value = line.decode(errors="replace").partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "event":
+            self._name = value
+        elif field == ERROR and value:
+            yield ServerSentEvent(ERROR, value)
+
+    def _dispatch(self) -> Iterator[ServerSentEvent]:
+        data, name = "\n".join(self._data), self._name
+        self._data, self._name = [], ""
+        if data.strip():
+            yield ServerSentEvent(name, data)
 
 
 class ReplyBody:
