@@ -88,8 +88,11 @@ NEAR: Final[Mapping[str, str]] = {
     "features": "unit/main contract/test_http_openapi",
     "gateway": "unit/features/external acceptance/test_gateway_* acceptance/external"
     " acceptance/test_broken_streams acceptance/test_code_agents",
-    "models/relay": "unit/features/external unit/models/test_relayed_calls"
-    " acceptance/test_gateway_responses acceptance/external",
+    **dict.fromkeys(
+        ("models/relay", "models/relayed_call"),
+        "unit/features/external unit/models/test_relayed_calls"
+        " acceptance/test_gateway_responses acceptance/external",
+    ),
     "models/wires": "unit/models/wires contract/test_model_* acceptance/test_model_protocols",
     "models": "unit/models unit/features/external contract/test_model_*"
     " acceptance/test_gateway_* acceptance/test_provider_limits acceptance/test_exact_usage",
@@ -133,7 +136,7 @@ PACKAGES: Final = tuple(dict.fromkeys(package.split("/")[0] for package in NEAR)
 FOCUS: Final = (
     *("features/external", "gateway", "models/gateway", "models/relay", "features/access"),
     *("features/mcp_credentials", *STATEMENTS, "runs/execute/queue", "runs/journal/replay"),
-    *("runs/recover", "runs/execute/release", "engine/recovery"),
+    *("models/relayed_call", "runs/recover", "runs/execute/release", "engine/recovery"),
 )
 """Gateway, recovery and keys: with the edits of SQL in all files, half of the mutants."""
 IMPORTING: Final = {"unit": 0, "contract": 0, "integration": 1}

@@ -31,6 +31,7 @@ from caseworker.nodes.agent.definition import AgentDefinition
 from caseworker.nodes.function import FunctionNode
 from caseworker.runtime_api.agents import AgentResult, dispatch_of, run_agent
 from caseworker.runtime_api.graph import Graph
+from caseworker.tools.dispatch import ToolRequest
 from caseworker.tools.ports import Tool, ToolContext, ToolResult
 
 __all__ = ["ScriptedModel", "calls", "recorded", "run_agent_test", "run_tool", "says"]
@@ -108,15 +109,13 @@ async def run_tool(
     async def call(context: ExecutionContext) -> ToolResult:
         if context.flow is None:
             raise RuntimeError("The step has no context.")
-        return await dispatch_of((tool,)).run(
-            context.flow,
+        request = ToolRequest(
             name=tool.spec.name,
             args={**(arguments or {}), **more},
             key="call",
-            tool_context=ToolContext(
-                run_id=context.flow.run_id, timezone="UTC", now=datetime.now(UTC)
-            ),
+            context=ToolContext(run_id=context.flow.run_id, timezone="UTC", now=datetime.now(UTC)),
         )
+        return await dispatch_of((tool,)).run(context.flow, request)
 
     graph = Graph("test")
     graph.add_step(FunctionNode("tool", call), "tool")

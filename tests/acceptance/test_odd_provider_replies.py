@@ -16,7 +16,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from caseworker.models.wires.key_search import may_show
+from caseworker.models.relay import may_show
 from caseworker.platform.logs.secret_mask import SecretMask
 from tests.support.echoes import FORMS, shows
 from tests.support.service import ServiceProcess

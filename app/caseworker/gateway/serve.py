@@ -49,8 +49,9 @@ from caseworker.gateway.refusals import (
     refusal_of,
 )
 from caseworker.models.fields.table import RefusedBodyError
-from caseworker.models.relay import SUPERSEDED as NOT_NEWEST
-from caseworker.models.relay import Head, is_success
+from caseworker.models.relay import Head
+from caseworker.models.relayed_call import SUPERSEDED as NOT_NEWEST
+from caseworker.models.relayed_call import is_success
 from caseworker.models.run_models import UnknownModelError, WrongDialectError
 from caseworker.platform.caller import REMOTE
 from caseworker.platform.errors import StoreUnavailableError

@@ -1,11 +1,11 @@
 """The model answer that agents and steps receive."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from caseworker.models.ports import Incomplete, Message, ToolCall
+from caseworker.models.ports import Incomplete, Message, TokenUsage, ToolCall
 
 
 class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure as callers see it
@@ -18,7 +18,7 @@ class ModelAnswerIncomplete(Exception):  # noqa: N818 - the class of the failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(TokenUsage):
     """A model's answer with its token usage and cost, possibly replayed from the journal."""
 
     text: str
@@ -27,22 +27,6 @@ class Completion:
     """Name of the provider that answered, which may be a fallback."""
     model: str
     """Name of the model that answered, as its provider reports it."""
-    tokens_in: int
-    tokens_out: int
-    tokens_cached: int = 0
-    """Number of input tokens, included in ``tokens_in``, that the provider read from its cache."""
-    tokens_reasoning: int = 0
-    """Number of output tokens, included in ``tokens_out``, that the model spent on reasoning."""
-    tokens_cache_written: int = 0
-    """Number of input tokens, included in ``tokens_in``, that the provider wrote to its cache."""
-    tokens_cache_written_1h: int = 0
-    """Part of ``tokens_cache_written`` that is kept for an hour, at a higher price."""
-    tokens_audio_in: int = 0
-    """Number of audio tokens in the input, included in ``tokens_in``."""
-    tokens_audio_out: int = 0
-    """Number of audio tokens in the output, included in ``tokens_out``."""
-    provider_tool_uses: Mapping[str, int] = field(default_factory=dict)
-    """How often the provider executed each hosted tool, by name."""
     cost_usd: Decimal | None
     """Cost in US dollars; None if the model's price is unknown."""
     finish_reason: str | None = None

@@ -1,22 +1,18 @@
 """Calls models by name through the run's call gateway, with retries, fallbacks and charges.
 
-A *logical call* is one request by an agent or step and is counted once. It may need several calls,
-one for each *candidate*: a model in one structured-output mode. If a model does not support a mode,
-the next candidate is the same model in a simpler mode. If a model fails, it is the next fallback.
-Each call has its own retries, estimate and price, so the trace shows which models were called at
-which cost.
+A logical call makes a call for each of its candidates (``candidates.py``) until one answers. Each
+call has its own retries, estimate and price, so the trace shows which models were called at which
+cost.
 
 A process remembers which structured-output mode works for an endpoint. This never overrides a
 journal: a run that is executed again starts with the mode that its own journal contains.
 """
 
 import asyncio
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -27,25 +23,38 @@ from caseworker.core.budget.usage import NOTHING, BudgetExceededError, Charge
 from caseworker.core.trace.payloads import REDACTED, Payloads
 from caseworker.engine.call import Answered, CallFailedError
 from caseworker.engine.context import FlowContext
-from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
-from caseworker.engine.step_path import StepPath
+from caseworker.engine.ports import Journal
+from caseworker.models.candidates import (
+    Candidate,
+    Endpoint,
+    LogicalCall,
+    candidates_of,
+    model_request_hash,
+)
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
 from caseworker.models.families import family_of
-from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
-from caseworker.models.maximum import content_of_body
+from caseworker.models.forms import ReplyForm, is_prose
+from caseworker.models.maximum import Content, content_of_body
 from caseworker.models.message_log import MessageLog, StoredPrompt, stated
-from caseworker.models.model_call import ModelCall, OnDelta
-from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
+from caseworker.models.model_call import ModelCall
+from caseworker.models.ports import ModelFault, ModelRequest
 from caseworker.models.pricing import ListPrice
-from caseworker.models.relay import RelayedCall, TokenCount
-from caseworker.models.table import CALLS_OF, AllowedModels, ChatModel, ModelTable, Tier
+from caseworker.models.relayed_call import RelayedCall, TokenCount
+from caseworker.models.table import AllowedModels, ChatModel, ModelTable, Tier
 from caseworker.models.turns import Turns
 from caseworker.platform.fair_threads import PacedThread
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["ChatModel", "Completion", "ModelAnswerIncomplete", "ModelGateway", "Tier"]
+__all__ = [
+    "ChatModel",
+    "Completion",
+    "LogicalCall",
+    "ModelAnswerIncomplete",
+    "ModelGateway",
+    "Tier",
+]
 
 _SIMPLER_FORM = frozenset({ModelFault.FORM_UNSUPPORTED, ModelFault.SCHEMA_REFUSED})
 """Failures that a simpler form may avoid."""
@@ -73,51 +82,6 @@ LONG_BODY_BYTES = 256 * 1024
 """Size of bodies that are written in a thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A model that may answer, and the structured-output mode in which to call it."""
-
-    number: int
-    """Position of the model in its chain, from 0. Models after the first are fallbacks."""
-    model: ChatModel
-    form: ReplyForm
-
-    @property
-    def endpoint(self) -> tuple[int, str]:
-        """Identity of the provider, and the model."""
-        return id(self.model.provider), self.model.model
-
-    def key_below(self, key: StepPath) -> StepPath:
-        """Return the path of the call within the path of the logical call."""
-        key = key.call("fallback", self.number) if self.number else key
-        return key if self.form is ReplyForm.SCHEMA else key.call(self.form.value)
-
-    def request(self, original: ModelRequest) -> ModelRequest:
-        """Adapt the original request to the model and the mode."""
-        limit = self.model.max_output_tokens
-        completed = replace(
-            original,
-            max_output_tokens=min(limit, original.max_output_tokens or limit),
-            temperature=self.model.temperature
-            if original.temperature is None
-            else original.temperature,
-            timeout_seconds=self.model.timeout_seconds,
-        )
-        return completed if self.form is ReplyForm.SCHEMA else in_form(completed, self.form)
-
-    def metadata(self, tier: Tier | None, original: ModelRequest) -> dict[str, Any]:
-        """Return the metadata of the call's node."""
-        metadata: dict[str, Any] = {} if tier is None else {"tier": tier.value}
-        metadata["provider"] = self.model.provider.name
-        if self.model.name is not None and self.model.name not in CALLS_OF:
-            metadata["alias"] = self.model.name
-        if original.json_schema is not None:
-            metadata["structured_output"] = self.form.value
-        if self.number:
-            metadata["fallback"] = self.number
-        return metadata
-
-
 class ModelGateway:
     """Calls the configured models by name."""
 
@@ -139,7 +103,7 @@ class ModelGateway:
         self._retry = retry
         self._payloads = payloads
         self._redaction = PacedThread()
-        self._learned: dict[tuple[int, str], ReplyForm] = {}
+        self._learned: dict[Endpoint, ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""
 
     def display(self, value: Any) -> Any:
@@ -154,42 +118,8 @@ class ModelGateway:
         for provider in {id(model.provider): model.provider for model in models}.values():
             await provider.aclose()
 
-    async def complete(
-        self,
-        context: FlowContext,
-        *,
-        tier: Tier = Tier.SMALL,
-        name: str,
-        key: str,
-        messages: Sequence[Message],
-        json_schema: Mapping[str, Any] | None = None,
-        seed: int | None = None,
-        max_output_tokens: int | None = None,
-        tools: Sequence[ToolDefinition] = (),
-        on_delta: OnDelta | None = None,
-        temperature: float | None = None,
-        model: str | None = None,
-        fallbacks: Sequence[str] = (),
-        charge: Charge = NOTHING,
-    ) -> Completion:
+    async def complete(self, context: FlowContext, logical_call: LogicalCall) -> Completion:
         """Call a model; if it fails, call its fallbacks one after another.
-
-        ``name`` is the name of the call in the trace. ``key`` identifies the call inside the step
-        and is the same each time the run is executed. ``max_output_tokens`` can only lower the
-        model's configured limit. ``temperature`` overrides the configured one.
-
-        ``on_delta`` requests a stream. It is invoked for each part of the reply with the attempt
-        number, which starts at 1. A later attempt starts the reply again. A replayed call streams
-        no parts.
-
-        ``model`` is the first model to call; by default it is the tier's model. ``fallbacks`` are
-        called next, before the configured fallbacks. A name is either a key of the model table or a
-        model name of the tier's provider.
-
-        ``charge`` is charged once, regardless of the number of attempts.
-
-        If ``messages`` is a ``MessageLog``, each call stores and hashes only the messages added
-        since the previous call.
 
         Raises:
             CallFailedError: every model failed after all retries; holds the last failure and the
@@ -197,98 +127,125 @@ class ModelGateway:
             ModelNotConfiguredError: the model is unknown, or the tenant may not use it.
             Stop: a limit or a cancel request prevented or ended the call.
         """
+        tier, model = logical_call.tier, logical_call.model
         table = self.table.restricted(context.run.services.get(AllowedModels))
-        chain, counts_for = table.chain(tier, model, fallbacks), table.tier_of(tier, model)
-        per_call: Charge = {**dict.fromkeys(table.counted(tier, model), 1), **charge}
-        path, log_of_all = context.path.call(key), _log_of(messages)
-        original = ModelRequest(
-            messages=tuple(messages),
-            json_schema=json_schema,
-            tools=tuple(tools),
-            seed=seed,
-            temperature=temperature,
-            max_output_tokens=max_output_tokens,
-        )
-        calls, journal = context.run.calls, context.run.calls.journal
+        chain = table.chain(tier, model, logical_call.fallbacks)
+        counts_for = table.tier_of(tier, model)
+        charge: Charge = {**dict.fromkeys(table.counted(tier, model), 1), **logical_call.charge}
+        original, path = logical_call.request(), context.path.call(logical_call.key)
+        calls = context.run.calls
         attempts, failed_nodes = 0, tuple[str, ...]()
-        candidates = [*self._candidates(chain, original, path, journal)]
+        later = [*candidates_of(chain, original, path, calls.journal, self._learned)]
         while True:
-            candidate, *candidates = candidates
-            simpler = (
-                candidates[0].form
-                if candidates and candidates[0].number == candidate.number
-                else None
-            )
-            chat_model, request = candidate.model, candidate.request(original)
-            prompt = log_of_all if request.messages is original.messages else None
-            parameters = _parameters(request, external=chat_model.provider.external)
-            call = ModelCall(
+            candidate, *later = later
+            call = await self._model_call(
+                context,
+                logical_call,
+                candidate,
+                original,
                 key=candidate.key_below(path),
-                kind="llm",
-                name=name,
-                model=chat_model.model,
-                request_hash=model_request_hash(chat_model, request, prompt),
-                per_call=per_call,
-                per_attempt=ONE_API_CALL,
-                retry=self._retry,
-                timeout_seconds=chat_model.timeout_seconds,
+                per_call=NOTHING if failed_nodes else charge,
                 metadata=candidate.metadata(counts_for, original),
-                trace_request=await self._request_for_trace(request, parameters, prompt),
-                chat_model=chat_model,
-                request=request,
-                prompt=prompt,
-                wants_json=json_schema is not None,
-                run=context.run,
-                list_price=self._list_price,
-                payloads=self._payloads,
-                turns=self._turns,
-                on_delta=on_delta,
                 attempts_before=attempts,
             )
-            known_bytes = 0 if prompt is None else prompt.measured_bytes
-            content = call.content
-            if content is not None and content.text_bytes - known_bytes > LONG_BODY_BYTES:
-                await asyncio.to_thread(getattr, content, "near_tokens")
-            if call.cost is None:
-                call.refuse_without_price(context.scope)
             try:
                 answered = await calls.perform(
                     call, parent=context.trace_parent, scope=context.scope
                 )
             except CallFailedError as failed:
-                per_call, attempts = NOTHING, attempts + failed.attempts
+                failed.attempts = attempts = attempts + failed.attempts
                 failed_nodes += (failed.node_id,)
-                if simpler is not None and failed.error_class in _SIMPLER_FORM:
-                    if failed.error_class == ModelFault.FORM_UNSUPPORTED:
-                        self._learned[candidate.endpoint] = simpler
-                    continue
-                candidates = [each for each in candidates if each.number > candidate.number]
-                if not candidates or failed.error_class not in _EXHAUSTED:
-                    failed.attempts = attempts
+                later = [*self._candidates_after(failed, call, candidate, later)]
+                if not later:
                     raise
-                log.warning(
-                    "model.fallback",
-                    tier=None if counts_for is None else counts_for.value,
-                    model=chat_model.model,
-                    error_class=failed.error_class,
-                    error=str(failed),
-                    fallback=candidates[0].model.model,
-                )
                 continue
-            if prompt is not None:
-                before = journal.recorded(call.key.text)
-                if before is None or before.request_hash == call.request_hash:
-                    prompt.note_stored(call.key.text, len(request.messages), parameters)
+            if call.prompt is not None:
+                _note_stored(call.prompt, call, calls.journal)
             completion = call.completion(answered)
-            if (
-                simpler is not None
-                and candidate.form is ReplyForm.SCHEMA
-                and _is_all_prose(completion)
-            ):
-                self._learned[candidate.endpoint] = simpler
+            if candidate.form is ReplyForm.SCHEMA and _is_all_prose(completion):
+                self._learn_simpler(candidate, later)
             return replace(completion, failed=failed_nodes) if failed_nodes else completion
 
-    async def relay(self, context: FlowContext, chat_model: ChatModel, **about: Any) -> Answered:
+    async def _model_call(
+        self,
+        context: FlowContext,
+        logical_call: LogicalCall,
+        candidate: Candidate,
+        original: ModelRequest,
+        **about: Any,
+    ) -> ModelCall:
+        """Return the call of a candidate; ``about`` are further fields of it."""
+        chat_model, request = candidate.model, candidate.request(original)
+        messages = logical_call.messages
+        is_log = isinstance(messages, MessageLog) and request.messages is original.messages
+        prompt = cast("MessageLog", messages) if is_log else None
+        call = ModelCall(
+            kind="llm",
+            name=logical_call.name,
+            request_hash=model_request_hash(chat_model, request, prompt),
+            trace_request=await self._request_for_trace(chat_model, request, prompt),
+            request=request,
+            prompt=prompt,
+            wants_json=original.json_schema is not None,
+            on_delta=logical_call.on_delta,
+            **self._common_fields(context, chat_model),
+            **about,
+        )
+        known_bytes = 0 if prompt is None else prompt.measured_bytes
+        content = call.content
+        if content is not None and content.text_bytes - known_bytes > LONG_BODY_BYTES:
+            await asyncio.to_thread(getattr, content, "near_tokens")
+        if call.cost is None:
+            call.refuse_without_price(context.scope)
+        return call
+
+    def _common_fields(self, context: FlowContext, chat_model: ChatModel) -> dict[str, Any]:
+        """Return the fields that all calls of a model have in common."""
+        return {
+            "model": chat_model.model,
+            "chat_model": chat_model,
+            "per_attempt": ONE_API_CALL,
+            "retry": self._retry,
+            "timeout_seconds": chat_model.timeout_seconds,
+            "run": context.run,
+            "list_price": self._list_price,
+            "payloads": self._payloads,
+            "turns": self._turns,
+        }
+
+    def _candidates_after(
+        self,
+        failed: CallFailedError,
+        call: ModelCall,
+        candidate: Candidate,
+        later: Sequence[Candidate],
+    ) -> Sequence[Candidate]:
+        """Return the candidates to call after a failure; empty if none of them may succeed."""
+        if failed.error_class in _SIMPLER_FORM and candidate.simpler_form(later) is not None:
+            if failed.error_class == ModelFault.FORM_UNSUPPORTED:
+                self._learn_simpler(candidate, later)
+            return later
+        fallbacks = [each for each in later if each.number > candidate.number]
+        if not fallbacks or failed.error_class not in _EXHAUSTED:
+            return ()
+        log.warning(
+            "model.fallback",
+            tier=call.metadata.get("tier"),
+            model=call.model,
+            error_class=failed.error_class,
+            error=str(failed),
+            fallback=fallbacks[0].model.model,
+        )
+        return fallbacks
+
+    def _learn_simpler(self, candidate: Candidate, later: Sequence[Candidate]) -> None:
+        """Remember to start with the next simpler form at this endpoint, if there is one."""
+        if (simpler := candidate.simpler_form(later)) is not None:
+            self._learned[candidate.endpoint] = simpler
+
+    async def relay(
+        self, context: FlowContext, chat_model: ChatModel, client_body: ClientBody, **about: Any
+    ) -> Answered:
         """Make the call of :meth:`relayed`, whose reply a relay passes on; return its result.
 
         Raises:
@@ -296,7 +253,7 @@ class ModelGateway:
             OutcomeUnknownError: an earlier attempt may have taken effect and must not be repeated.
             Stop: a limit or a cancel request refused or interrupted the call.
         """
-        call = await self.relayed(context, chat_model, **about)
+        call = await self.relayed(context, chat_model, client_body, **about)
         call.relay.head.add_done_callback(partial(_forbid_repetition, call))
         try:
             return await context.calls.perform(
@@ -312,85 +269,69 @@ class ModelGateway:
         self,
         context: FlowContext,
         chat_model: ChatModel,
+        client_body: ClientBody,
         *,
         alias: str,
         key: str,
-        body: ClientBody,
-        provider_body: Mapping[str, Any],
         stored: StoredPrompt | None = None,
         **about: Any,
     ) -> RelayedCall:
         """Return the call of a model with a body that a client wrote.
 
-        ``alias`` is the configured name of the model. ``provider_body`` is the body for the
-        provider, and ``about`` are further fields of the call. ``stored`` are the first messages of
-        the body, if an earlier call has stored them.
+        ``alias`` is the configured name of the model. ``stored`` are the first messages of the
+        body, if an earlier call has stored them. ``about`` are further fields of the call, such as
+        ``body``, the body for the provider.
         """
-        limits = [
-            provider_body[name]
-            for name in about["limit_fields"]
-            if provider_body.get(name) is not None
-        ]
-        limit = max(limits, default=None)
-        table, limits_only = self.table, ModelRequest(messages=(), max_output_tokens=limit)
-        family = family_of(chat_model.model)
-        measure = partial(
-            content_of_body,
-            body,
-            family,
-            largest_image_tokens=chat_model.max_image_tokens or family.largest_image_tokens,
-        )
-        size = body.written_bytes // BYTES_PER_CHAR
-        content = await self._redaction.call(measure, size)
-        if body.written_bytes > LONG_BODY_BYTES:
-            await asyncio.to_thread(getattr, content, "near_tokens")
-        trace_parameters = {
-            name: it for name, it in provider_body.items() if name not in _NOT_PARAMETERS
-        }
-        added = body.messages[stored.messages if stored else 0 :]
-        same = stored is not None and stored.parameters == body.hashes
-        redact = partial(self._payloads.prompt, added, {} if same else trace_parameters)
-        chars = self._payloads.chars_to_redact(added) if same else size
-        displayed = await self._redaction.call(redact, chars)
+        body: Mapping[str, Any] = about["body"]
+        limits = [body[name] for name in about["limit_fields"] if body.get(name) is not None]
         call = RelayedCall(
             key=context.path.call("llm", key),
             kind="llm",
             name="llm",
-            model=chat_model.model,
-            per_call=dict.fromkeys(table.counted(Tier.SMALL, alias), 1),
-            per_attempt=ONE_API_CALL,
-            retry=self._retry,
-            timeout_seconds=chat_model.timeout_seconds,
+            per_call=dict.fromkeys(self.table.counted(Tier.SMALL, alias), 1),
             metadata={"provider": chat_model.provider.name, "alias": alias},
-            trace_request=_after(stored, displayed),
-            chat_model=chat_model,
-            request=limits_only,
-            content=content,
+            content=await self._content(client_body, chat_model),
+            trace_request=await self._body_for_trace(client_body, body, stored),
+            request=ModelRequest(messages=(), max_output_tokens=max(limits, default=None)),
             is_bounded=context.scope.limits_spending(),
-            run=context.run,
-            list_price=self._list_price,
-            payloads=self._payloads,
-            turns=self._turns,
-            body=provider_body,
-            is_long=body.written_bytes > LONG_BODY_BYTES,
+            is_long=client_body.written_bytes > LONG_BODY_BYTES,
+            **self._common_fields(context, chat_model),
             **about,
         )
         if call.cost is None:
             call.refuse_without_price(context.scope)
         return call
 
+    async def _content(self, client_body: ClientBody, chat_model: ChatModel) -> Content:
+        """Return the content of a client's body for a model; a long one is measured in a thread."""
+        family, size_bytes = family_of(chat_model.model), client_body.written_bytes
+        largest = chat_model.max_image_tokens or family.largest_image_tokens
+        measure = partial(content_of_body, client_body, family, largest_image_tokens=largest)
+        content = await self._redaction.call(measure, size_bytes // BYTES_PER_CHAR)
+        if size_bytes > LONG_BODY_BYTES:
+            await asyncio.to_thread(getattr, content, "near_tokens")
+        return content
+
+    async def _body_for_trace(
+        self, client_body: ClientBody, body: Mapping[str, Any], stored: StoredPrompt | None
+    ) -> Mapping[str, Any] | None:
+        """Return a client's body as the trace stores it, without the messages of ``stored``."""
+        added = client_body.messages[stored.messages if stored else 0 :]
+        if stored is not None and stored.parameters == client_body.hashes:
+            parameters, chars = dict[str, Any](), self._payloads.chars_to_redact(added)
+        else:
+            parameters = {name: it for name, it in body.items() if name not in _NOT_PARAMETERS}
+            chars = client_body.written_bytes // BYTES_PER_CHAR
+        redact = partial(self._payloads.prompt, added, parameters)
+        return _after(stored, await self._redaction.call(redact, chars))
+
     def token_count(
-        self,
-        context: FlowContext,
-        chat_model: ChatModel,
-        *,
-        key: str,
-        body: Mapping[str, Any],
-        headers: Mapping[str, str],
-        path: str,
-        is_superseded: Callable[[], bool],
+        self, context: FlowContext, chat_model: ChatModel, *, key: str, **about: Any
     ) -> TokenCount:
-        """Return the call that counts the tokens of a client's body; see :class:`TokenCount`."""
+        """Return the call that counts the tokens of a client's body; see :class:`TokenCount`.
+
+        ``about`` are further fields of the call.
+        """
         return TokenCount(
             key=context.path.call("count", key),
             kind="system",
@@ -401,42 +342,13 @@ class ModelGateway:
             retry=replace(self._retry, max_retries=0),
             timeout_seconds=chat_model.timeout_seconds,
             chat_model=chat_model,
-            body=body,
-            headers=headers,
-            path=path,
             tenant=context.run.tenant,
             turns=self._turns,
-            is_superseded=is_superseded,
+            **about,
         )
 
-    def _candidates(
-        self,
-        models: Sequence[ChatModel],
-        original: ModelRequest,
-        path: StepPath,
-        journal: Journal,
-    ) -> Iterator[_Candidate]:
-        """Yield each model in the modes to try, from the one that the journal or this process uses.
-
-        Without a schema, a model has a single candidate.
-        """
-        for number, model in enumerate(models):
-            if original.json_schema is None:
-                yield _Candidate(number, model, ReplyForm.SCHEMA)
-                continue
-            forms = forms_for(model.structured_output, original.json_schema)
-            of_model = [_Candidate(number, model, form) for form in forms]
-            best = self._learned.get(of_model[0].endpoint)
-            accepted = [
-                each for each in of_model if best is None or each.form.simplicity >= best.simplicity
-            ]
-            yield from _from_recorded(of_model, original, path, journal) or accepted or of_model
-
     async def _request_for_trace(
-        self,
-        request: ModelRequest,
-        parameters: Mapping[str, Any],
-        log: MessageLog | None,
+        self, chat_model: ChatModel, request: ModelRequest, log: MessageLog | None
     ) -> Mapping[str, Any] | None:
         """Return the request as the trace stores it; for a conversation, only the new messages."""
         stored = None if log is None else log.stored
@@ -445,11 +357,19 @@ class ModelGateway:
             messages = list(stated(added))
         else:
             messages = [message.reference or message.to_json() for message in added]
+        parameters = _parameters(chat_model, request)
         same = stored is not None and stored.parameters == parameters
         redact = partial(self._payloads.prompt, messages, {} if same else parameters)
         size = self._payloads.chars_to_redact(messages)
-        displayed = await self._redaction.call(redact, size)
-        return _after(stored, displayed)
+        return _after(stored, await self._redaction.call(redact, size))
+
+
+def _note_stored(prompt: MessageLog, call: ModelCall, journal: Journal) -> None:
+    """Record in the log of a call's messages that the journal has them."""
+    before = journal.recorded(call.key.text)
+    if before is None or before.request_hash == call.request_hash:
+        parameters = _parameters(call.chat_model, call.request)
+        prompt.note_stored(call.key.text, len(call.request.messages), parameters)
 
 
 def _forbid_repetition(call: RelayedCall, _: object) -> None:
@@ -466,71 +386,16 @@ def _after(
     return {**displayed, "after": {"call_key": stored.call_key, "messages": stored.messages}}
 
 
-def model_request_hash(chat_model: ChatModel, request: ModelRequest, log: MessageLog | None) -> str:
-    """Return a hash of the request, which prevents replaying the reply to a different request.
-
-    The hash is a prefix of the SHA-256 of a JSON document. A message log supplies the hash state
-    for the messages that it has already hashed.
-    """
-    schema = request.json_schema
-    identity: dict[str, Any] = {
-        "provider": chat_model.provider.name,
-        "model": chat_model.model,
-        "schema": schema.digest if isinstance(schema, StatedSchema) else schema,
-        "seed": request.seed,
-    }
-    if request.temperature != chat_model.temperature:
-        identity["temperature"] = request.temperature
-    rest = json.dumps(identity, sort_keys=True)[1:-1]
-    if request.tools:  # "tools" is the last name in sorted order
-        rest += f', "tools": [{", ".join([tool.form(_canonical) for tool in request.tools])}]'
-    head = f'{{"max_output_tokens": {json.dumps(request.max_output_tokens)}, "messages": ['
-    if log is None:
-        message_texts = ", ".join([message.canonical_json() for message in request.messages])
-        hasher = hashlib.sha256(f"{head}{message_texts}".encode())
-    else:
-        hasher = log.hashed(head, len(request.messages))
-    hasher.update(f"], {rest}}}".encode())
-    return hasher.hexdigest()[:HASH_CHARS]
-
-
-def _canonical(tool: ToolDefinition) -> str:
-    return json.dumps(tool.to_json(), sort_keys=True)
-
-
-def _from_recorded(
-    candidates: Sequence[_Candidate], original: ModelRequest, path: StepPath, journal: Journal
-) -> Sequence[_Candidate]:
-    """Return the candidates from the simplest one that an earlier execution of the run called.
-
-    Returns an empty list if it called none of them with the same request.
-    """
-    for at in reversed(range(len(candidates))):
-        candidate = candidates[at]
-        before = journal.recorded(candidate.key_below(path).text)
-        if before is None or before.outcome is CallOutcome.NOT_MADE:
-            continue
-        request = candidate.request(original)
-        if before.imported or before.request_hash == model_request_hash(
-            candidate.model, request, None
-        ):
-            return candidates[at:]
-    return ()
-
-
-def _parameters(request: ModelRequest, *, external: bool) -> Mapping[str, Any]:
+def _parameters(chat_model: ChatModel, request: ModelRequest) -> Mapping[str, Any]:
     """Return the request parameters that a trace shows in addition to the messages."""
+    is_external = chat_model.provider.external
     return {
         "max_output_tokens": request.max_output_tokens,
         "temperature": request.temperature,
         "seed": request.seed,
-        "json_schema": request.json_schema if external else None,  # other providers ignore it
+        "json_schema": request.json_schema if is_external else None,  # other providers ignore it
         "tools": [tool.name for tool in request.tools] if request.tools else None,
     }
-
-
-def _log_of(messages: Sequence[Message]) -> MessageLog | None:
-    return messages if isinstance(messages, MessageLog) else None
 
 
 def _is_all_prose(completion: Completion) -> bool:

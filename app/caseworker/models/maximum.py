@@ -5,6 +5,7 @@ provider, plus the maximum of its media. It always holds. The **near bound** est
 above; it is used where the hard bound does not fit into the budget.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ publishes it; it is that of Anthropic's smallest tool."""
 _OF_CLIENT: Final = (None, "function", "custom", "namespace")
 """Types of tools that the request describes whole."""
 
+_MEDIA: Final = (Use.IMAGE, Use.DOCUMENT, Use.AUDIO)
+"""Uses of fields whose text is no text for the model."""
 _HOUR_SECONDS: Final = 3600
 _LOWEST_RATIO: Final = 0.5
 _RATIO_MARGIN: Final = 1.04
@@ -203,52 +206,33 @@ def content_of_body(
     largest_image_tokens: int,
 ) -> Content:
     """Return the content of a body that a client wrote for a model of a family."""
-    hard = near = audio_tokens = media_chars = 0
-    choices = passes = 1
-    fills_context = False
+    by_use: dict[Use, list[Part]] = {use: [] for use in Use}
     for part in body.parts:
-        size: Size | None = Size(0, 0)
-        match part.use:
-            case Use.IMAGE:
-                size = image_size(part.value, part.holder, family, largest_image_tokens)
-                media_chars += _chars_of(part)
-            case Use.DOCUMENT:
-                size = document_size(part.value, part.holder, family, largest_image_tokens)
-                media_chars += _chars_of(part)
-            case Use.AUDIO:
-                size = audio_size(part.value, part.holder)
-                audio_tokens += family.context_tokens if size is None else size.hard
-                size = size and Size(0, 0)
-                media_chars += _chars_of(part)
-            case Use.REFERENCE:
-                tokens = body.references.get(part.value)
-                size = None if tokens is None else Size(tokens, tokens)
-            case Use.CHOICES:
-                choices *= max(1, part.value)
-            case Use.COMPACTION:
-                passes += 1
-        if size is None:
-            fills_context = True
-        else:
-            hard, near = hard + size.hard, near + size.near
+        by_use[part.use].append(part)
+    sizes = [
+        measure(each.value, each.holder, family, largest_image_tokens)
+        for use, measure in ((Use.IMAGE, image_size), (Use.DOCUMENT, document_size))
+        for each in by_use[use]
+    ]
+    referred = [body.references.get(each.value) for each in by_use[Use.REFERENCE]]
+    sizes += [None if tokens is None else Size(tokens, tokens) for tokens in referred]
+    sounds = [audio_size(each.value, each.holder) for each in by_use[Use.AUDIO]]
+    media = [part.value for use in _MEDIA for part in by_use[use] if isinstance(part.value, str)]
+    known = [size for size in sizes if size is not None]
     tools = body.document.get("tools")
     kinds = [each.get("type") for each in parts_of(tools)] if tools else []
     return Content(
         family=family,
-        text_bytes=max(0, body.written_bytes - media_chars),
+        text_bytes=max(0, body.written_bytes - sum(map(len, media))),
         text=lambda: TextTokens().followed_by(body.texts()),
         frames=len(body.item_hashes) + (len(tools) if isinstance(tools, list) else 0) + 1,
         has_tools=bool(tools),
         built_in_tools=sum(each not in _OF_CLIENT for each in kinds),
-        media=Size(hard, near),
-        audio_tokens=audio_tokens,
-        fills_context=fills_context,
-        choices=choices,
-        passes=passes,
+        media=Size(sum(size.hard for size in known), sum(size.near for size in known)),
+        audio_tokens=sum(family.context_tokens if one is None else one.hard for one in sounds),
+        fills_context=None in sizes or None in sounds,
+        choices=math.prod(max(1, each.value) for each in by_use[Use.CHOICES]),
+        passes=1 + len(by_use[Use.COMPACTION]),
         cache_seconds=body.caches_seconds,
         tools=body.provider_tools,
     )
-
-
-def _chars_of(part: Part) -> int:
-    return len(part.value) if isinstance(part.value, str) else 0

@@ -115,6 +115,12 @@ class ModelCall(Call):
         return self._bound.cost
 
     @property
+    def _identity(self) -> dict[str, str]:
+        """The fields of a log entry that identify the call and its model."""
+        model, provider = self.chat_model.model, self.chat_model.provider.name
+        return {"model": model, "provider": provider, "call_key": self.key.text}
+
+    @property
     def _choices(self) -> int:
         """Number of answers that the provider writes for one request."""
         return 1 if self.content is None else self.content.choices * self.content.passes
@@ -255,13 +261,7 @@ class ModelCall(Call):
         usage, spent = self._answered(reply)
         self._report_output_limit(reply)
         if reply.repairs:
-            log.info(
-                "model.reply_repaired",
-                model=chat_model.model,
-                provider=chat_model.provider.name,
-                call_key=self.key.text,
-                kinds=list(reply.repairs),
-            )
+            log.info("model.reply_repaired", **self._identity, kinds=list(reply.repairs))
         value = journaled(reply, usage, spent)
         return Reply(value, spent, noted(value, chat_model.model))
 
@@ -299,19 +299,16 @@ class ModelCall(Call):
 
     def _failed(self, error: ModelError, attempt: int) -> AttemptError:
         """Log a failed attempt; return its error, with no cost if the provider rejected it."""
-        chat_model = self.chat_model
         log.warning(
             "model.failed",
-            model=chat_model.model,
-            provider=chat_model.provider.name,
-            call_key=self.key.text,
+            **self._identity,
             attempt=attempt,
             error_class=error.fault.value,
             error=str(error),
             status=error.status,
         )
-        if self.turns is not None and chat_model.limit is not None:
-            self.turns.refused(chat_model.limit, error)
+        if self.turns is not None and self.chat_model.limit is not None:
+            self.turns.refused(self.chat_model.limit, error)
         written = error.fault is ModelFault.UNREADABLE_REPLY
         refused = error.status is not None and error.status >= 400 and not written
         return AttemptError(
@@ -337,12 +334,7 @@ class ModelCall(Call):
         if not self.external or is_possible(usage, received):
             self._note_ratio(usage)
             return usage, self._charged(usage)
-        log.warning(
-            "model.counts_impossible",
-            model=self.chat_model.model,
-            provider=self.chat_model.provider.name,
-            call_key=self.key.text,
-        )
+        log.warning("model.counts_impossible", **self._identity)
         spent = self._spent(self._tokens_out, estimated=True)
         tokens_in, tokens_out = self._bound.usage.tokens_in, self._tokens_out
         return TokenUsage(tokens_in=tokens_in, tokens_out=tokens_out), spent

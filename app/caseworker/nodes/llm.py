@@ -9,7 +9,12 @@ from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.core.graph.validation import Handles
 from caseworker.engine.context import ExecutionResult, FlowContext, Outputs
-from caseworker.models.gateway import Completion, ModelAnswerIncomplete, ModelGateway
+from caseworker.models.gateway import (
+    Completion,
+    LogicalCall,
+    ModelAnswerIncomplete,
+    ModelGateway,
+)
 from caseworker.models.ports import Message
 from caseworker.models.table import ModelTable, Tier
 from caseworker.nodes.agent.definition import (
@@ -166,8 +171,7 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
     options = data.options_for_call
     seed = context.service(RunFacts).seed if data.seed is None else data.seed
     schema = data.output_schema
-    completion = await context.service(ModelGateway).complete(
-        context,
+    call = LogicalCall(
         name=name,
         key=name,
         messages=messages,
@@ -175,6 +179,7 @@ async def _ask(data: LlmData, context: FlowContext, messages: Sequence[Message],
         seed=seed,
         **options,
     )
+    completion = await context.service(ModelGateway).complete(context, call)
     if not data.allow_incomplete:
         context.keep(lambda: _so_far(completion, completion.text))
         completion.require_complete()

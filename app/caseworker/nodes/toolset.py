@@ -15,7 +15,7 @@ from caseworker.nodes.node_type import NONE, Fault, NodeType, RunFacts
 from caseworker.nodes.strict_parsing import ObjectField, StepData
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.suggestions import suggestion
-from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.dispatch import ToolDispatch, ToolRequest
 from caseworker.tools.ports import ToolContext, ToolResult, is_failure
 
 ToolName = Annotated[str, Field(min_length=1, max_length=128)]
@@ -212,14 +212,14 @@ class ToolNode:
             Stop: a limit or a cancel request prevented or ended the call.
         """
         args = dict(inputs) if data.args is None else data.args.render(inputs, context.limits)
-        result = await self._tools.run(
-            context,
+        request = ToolRequest(
             name=data.tool,
             args=args,
             key=_CALL,
-            tool_context=tool_context(context, self._timezone),
+            context=tool_context(context, self._timezone),
             requires_approval=data.requires_approval,
         )
+        result = await self._tools.run(context, request)
         if not is_failure(result):
             return ExecutionResult({DEFAULT_HANDLE: result})
         awaited = context.runtime.outgoing_edges(

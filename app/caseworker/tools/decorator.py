@@ -64,8 +64,12 @@ class FunctionTool:
         self._signature = inspect.Signature(own_parameters)
         checker: Any = self._checker(hints)
         self._arguments: TypeAdapter[dict[str, Any]] = TypeAdapter(checker)
+        self.spec = self._spec(options)
+
+    def _spec(self, options: dict[str, Any]) -> ToolSpec:
+        """Return the spec; its descriptions are those in the docstring."""
         schema = self._arguments.json_schema()
-        documented = parse(inspect.getdoc(function) or "")
+        documented = parse(inspect.getdoc(self._function) or "")
         about = {each.arg_name: each.description or "" for each in documented.params}
         for name, one in schema["properties"].items():
             one.pop("title", None)  # it repeats the name
@@ -75,7 +79,7 @@ class FunctionTool:
         description = options.pop("description", None) or " ".join(first.split())
         if not description:
             raise self._error("needs a docstring: models read it.")
-        self.spec = ToolSpec(name=self._name, description=description, parameters=schema, **options)
+        return ToolSpec(name=self._name, description=description, parameters=schema, **options)
 
     def _error(self, problem: str) -> TypeError:
         return TypeError(f"The tool {self._name!r} {problem}")
@@ -139,13 +143,7 @@ class FunctionTool:
             ValueTooLargeError: the result has more than ``context.max_result_bytes`` as JSON.
             ForeignError: a synchronous function raised it; see :func:`in_thread`.
         """
-        try:
-            values: dict[str, Any] = self._arguments.validate_json(json.dumps(dict(args)))
-        except ValidationError as error:
-            problems = error.errors(include_url=False, include_context=False, include_input=False)
-            wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problems)
-            raise ToolRefusedError(" ".join(wrong)) from None
-        values = {**values, **dict.fromkeys(self._contexts, context)}
+        values = {**self._values(args), **dict.fromkeys(self._contexts, context)}
         limits: dict[str, int] = {
             "max_bytes": context.max_result_bytes,
             "max_depth": context.max_result_depth,
@@ -168,6 +166,15 @@ class FunctionTool:
         with context.executing():
             result = await result
             return await result_of_async(result, threads=context.threads, **limits)
+
+    def _values(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as values of their types."""
+        try:
+            return self._arguments.validate_json(json.dumps(dict(args)))
+        except ValidationError as error:
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in problems)
+            raise ToolRefusedError(" ".join(wrong)) from None
 
     def _checker(self, hints: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
         """Return a function with this signature that returns its arguments, with defaults."""

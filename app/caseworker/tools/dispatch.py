@@ -33,7 +33,6 @@ from caseworker.engine.call import (
 from caseworker.engine.containment import ForeignError, contained
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
-from caseworker.engine.step_path import StepPath
 from caseworker.platform.code_table import executing
 from caseworker.platform.fair_threads import CallThreads, PacedThread
 from caseworker.platform.logs.errors import class_name, message_of_error
@@ -70,6 +69,27 @@ UNFIT_RESULT = "unfit_result"
 
 MAX_ERROR_CHARS = 1000
 MAX_CODE_CHARS = 60
+
+_OUTCOME_UNKNOWN = (
+    "Outcome unknown: the tool had begun when its process stopped. Check its effect before it is"
+    " called again."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRequest:
+    """A call of a tool that an agent or a step requests."""
+
+    name: str
+    args: Mapping[str, Any]
+    key: str
+    """Identifies the call inside the step."""
+    context: ToolContext
+    call_id: str | None = None
+    """ID of the call in the model's reply; None if no model requested it."""
+    requires_approval: bool = False
+    succeeded: Callable[[str], object] | None = None
+    """Invoked after a call without an error, with the ID of the call's trace node."""
 
 
 class ToolDispatch:
@@ -168,71 +188,51 @@ class ToolDispatch:
         """
         return self._checks[name].problem(args) if name in self._checks else None
 
-    async def run(
-        self,
-        context: FlowContext,
-        *,
-        name: str,
-        args: Mapping[str, Any],
-        key: str,
-        tool_context: ToolContext,
-        call_id: str | None = None,
-        requires_approval: bool = False,
-        succeeded: Callable[[str], object] | None = None,
-    ) -> ToolResult:
+    async def run(self, context: FlowContext, request: ToolRequest) -> ToolResult:
         """Run a tool; every failure is returned as a dict with ``error`` and ``code``.
 
-        ``key`` identifies the call inside the step. ``call_id`` is the ID of the call in the
-        model's reply, or None if no model requested it.
-
-        A person must approve the call first if ``requires_approval``, the tool or the policy
-        demands it. The person may change the arguments. A rejection is also returned as an error
-        result.
-
-        ``succeeded`` is invoked after a call without an error, with the ID of the call's trace
-        node.
+        A person must approve the call first if the request, the tool or the policy demands it. The
+        person may change the arguments. A rejection is also returned as an error result.
 
         Raises:
             Stop: a limit or a cancel request prevented or ended the call.
         """
+        name = request.name
         try:
             tool = await self._find(name, context.run.tenant)
         except ServerUnavailableError as error:
             return failure(str(error), SERVER_LOST)
         if tool is None:
             return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
-        problem = self.problem(name, args)
+        problem = self.problem(name, request.args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
-        path = context.path.call(key)
-        if requires_approval or self.requires_approval(tool.spec):
-            refused, args = await self._approved(context, path, tool.spec, args)
+        if request.requires_approval or self.requires_approval(tool.spec):
+            refused, args = await self._approved(context, tool.spec, request)
             if refused is not None:
                 return refused
-        call = await self._call(context, tool, args, path, call_id, tool_context)
+            request = replace(request, args=args)
+        call = await self._call(context, tool, request)
         try:
             answered = await context.run.calls.perform(
                 call, parent=context.trace_parent, scope=context.scope
             )
         except OutcomeUnknownError:
-            return failure(
-                "Outcome unknown: the tool had begun when its process stopped. Check its effect"
-                " before it is called again.",
-                "outcome_unknown",
-            )
+            return failure(_OUTCOME_UNKNOWN, "outcome_unknown")
         except CallFailedError as failed:
             timeout = failed.error_class == "TimeoutError"
             message = str(failed) if self._expose_errors else failed.message_for_model
             return failure(message, "timeout" if timeout else failed.error_class)
-        if succeeded is not None:
-            succeeded(answered.node_id)
+        if request.succeeded is not None:
+            request.succeeded(answered.node_id)
         result: ToolResult = answered.value
         return result
 
     async def _approved(
-        self, context: FlowContext, path: StepPath, spec: ToolSpec, args: Mapping[str, Any]
+        self, context: FlowContext, spec: ToolSpec, request: ToolRequest
     ) -> tuple[ToolResult | None, Mapping[str, Any]]:
         """Wait for an approval; return an error result or None, and the arguments to use."""
+        args = request.args
         approvals: Approvals | None = context.services.get(Approvals)
         if approvals is None:
             message = "The call needs an approval, and no approver is available here."
@@ -244,7 +244,7 @@ class ToolDispatch:
             schema=spec.parameters,
             timeout_seconds=self._approval_timeout_seconds,
         )
-        decision = await approvals.decision(context, path, question)
+        decision = await approvals.decision(context, context.path.call(request.key), question)
         if not decision.approved:
             return failure(decision.refusal, f"approval_{decision.verdict.value}"), args
         if decision.arguments is None:
@@ -258,31 +258,21 @@ class ToolDispatch:
         tool = self.tool(name)
         return await self._servers.find(name, tenant) if tool is None and name in self else tool
 
-    async def _call(
-        self,
-        context: FlowContext,
-        tool: Tool,
-        args: Mapping[str, Any],
-        key: StepPath,
-        call_id: str | None,
-        tool_context: ToolContext,
-    ) -> "_ToolCall":
-        spec, limits = tool.spec, context.limits
-        request = json.dumps([spec.name, args], sort_keys=True, default=str)
+    async def _call(self, context: FlowContext, tool: Tool, request: ToolRequest) -> "_ToolCall":
+        spec, args, run = tool.spec, request.args, context.run
+        key = context.path.call(request.key)
+        identity = json.dumps([spec.name, args], sort_keys=True, default=str)
         redact = partial(self._payloads.display, dict(args), text_chars=MAX_TEXT_CHARS)
-        displayed = await self._redaction.call(redact, len(request))
-        # Some endpoints encode thousands of characters of state in an ID.
+        displayed = await self._redaction.call(redact, len(identity))
         about: dict[str, Any] = {} if displayed is None else {"args": displayed}
-        if call_id is not None:
-            about["tool_call_id"] = call_id[:MAX_CODE_CHARS]
-        # Tenants may use the same run IDs.
-        identity = json.dumps([context.run.tenant, context.run.run_id, key.text])
-        call_key = hashlib.sha256(identity.encode()).hexdigest()[:HASH_CHARS]
+        if request.call_id is not None:
+            # Some endpoints encode thousands of characters of state in an ID.
+            about["tool_call_id"] = request.call_id[:MAX_CODE_CHARS]
         return _ToolCall(
             key=key,
             kind="tool",
             name=spec.name,
-            request_hash=hashlib.sha256(request.encode()).hexdigest()[:HASH_CHARS],
+            request_hash=_hash(identity),
             per_attempt=ONE_TOOL_CALL,
             external=spec.external or not spec.idempotent,  # no crash may repeat it
             repeatable=spec.idempotent,
@@ -292,19 +282,18 @@ class ToolDispatch:
             tool=tool,
             args=args,
             context=replace(
-                tool_context,
-                call_key=call_key,
+                request.context,
+                # Tenants may use the same run IDs.
+                call_key=_hash(json.dumps([run.tenant, run.run_id, key.text])),
                 threads=context.services.get(CallThreads),
-                max_result_bytes=limits.max_value_bytes,
-                max_result_depth=limits.max_depth,
-                executing=executing(
-                    context.services, context.run.tenant, context.run.run_id, spec.name
-                ),
+                max_result_bytes=context.limits.max_value_bytes,
+                max_result_depth=context.limits.max_depth,
+                executing=executing(context.services, run.tenant, run.run_id, spec.name),
             ),
-            keeper=context.run.services.get(ArtifactKeeper),
-            check_stop=context.run.token.check,
-            logged_with=context.run.logged_with,
-            pause=partial(context.run.slots.turns.pause, context.run.slots),
+            keeper=run.services.get(ArtifactKeeper),
+            check_stop=run.token.check,
+            logged_with=run.logged_with,
+            pause=partial(run.slots.turns.pause, run.slots),
         )
 
 
@@ -328,8 +317,8 @@ class _ToolCall(Call):
 
     async def send(self, attempt: int) -> Reply:
         """Run the tool once; a result with an error is a failed attempt, so the trace shows it."""
-        context, tool, call_key = self.context, self.tool, self.key.text
-        sink = None if self.keeper is None else self.keeper.sink_of(call_key)
+        context = self.context
+        sink = None if self.keeper is None else self.keeper.sink_of(self.key.text)
         try:
             call_context = context if sink is None else replace(context, artifacts=sink)
             result = await contained(self._result(call_context))
@@ -339,34 +328,42 @@ class _ToolCall(Call):
         except UnfitResultError as refusal:
             raise AttemptError(str(refusal), error_class=UNFIT_RESULT, retryable=False) from refusal
         except Exception as error:
-            cause = error.__cause__ if isinstance(error, ForeignError) else None
-            if isinstance(cause, Stop):
-                self.check_stop()  # the run's own stop may have reached the tool
-            logged = self.logged_with(cause or error)
-            log.warning("tool.broke", tool=tool.spec.name, call_key=call_key, exc_info=logged)
-            name = class_name(cause or error)
-            message = f"The tool broke: {message_of_error(error)}"
-            for_model = f"The tool broke ({name})."
-            raise AttemptError(
-                message, error_class=name, retryable=False, message_for_model=for_model
-            ) from None
+            raise self._broken(error) from None
         if is_failure(result):
-            # The error may quote arguments or data, and it appears in traces and events.
-            message, code = result["error"], result.get("code")
-            message = (
-                message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-            )
-            message = redact_text(message, max_chars=MAX_ERROR_CHARS)
-            code = redact_text(str(code or "error"), max_chars=MAX_CODE_CHARS)
-            raise AttemptError(
-                message,
-                error_class=code,
-                retryable=code in tool.spec.retried,
-                retry_after_seconds=_seconds(result.get("retry_after_seconds")),
-            )
+            raise self._failed(result)
         if sink is None or not sink.saved:
             return Reply(result)
         return Reply(with_references(result, sink.saved, context.run_id))
+
+    def _broken(self, error: Exception) -> AttemptError:
+        """Return the error of an attempt in which the tool raised an exception, and log it."""
+        cause = error.__cause__ if isinstance(error, ForeignError) else None
+        if isinstance(cause, Stop):
+            self.check_stop()  # the run's own stop may have reached the tool
+        logged = self.logged_with(cause or error)
+        name, key = class_name(cause or error), self.key.text
+        log.warning("tool.broke", tool=self.tool.spec.name, call_key=key, exc_info=logged)
+        return AttemptError(
+            f"The tool broke: {message_of_error(error)}",
+            error_class=name,
+            retryable=False,
+            message_for_model=f"The tool broke ({name}).",
+        )
+
+    def _failed(self, result: ToolResult) -> AttemptError:
+        """Return the error of an attempt with an error result.
+
+        It is redacted: it may quote arguments or data, and it appears in traces and events.
+        """
+        message, code = result["error"], str(result.get("code") or "error")
+        message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+        code = redact_text(code, max_chars=MAX_CODE_CHARS)
+        return AttemptError(
+            redact_text(message, max_chars=MAX_ERROR_CHARS),
+            error_class=code,
+            retryable=code in self.tool.spec.retried,
+            retry_after_seconds=_seconds(result.get("retry_after_seconds")),
+        )
 
     async def _result(self, context: ToolContext) -> ToolResult:
         guard = nullcontext if getattr(self.tool, "records_code", False) else context.executing
@@ -385,6 +382,10 @@ class _ToolCall(Call):
             max_bytes=context.max_result_bytes,
             max_depth=context.max_result_depth,
         )
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_CHARS]
 
 
 def _seconds(value: object) -> float | None:

@@ -76,21 +76,17 @@ class HttpTool:
         ArgumentCheck(self.spec)
         self._operation = operation
         self._max_bytes = settings.max_response_kb * 1024
-        for variable in (*settings.headers_env.values(), settings.signing_secret_env):
-            if variable is not None and not environ.get(variable, "").strip():
-                raise ValueError(f"the environment variable {variable} is not set")
-        self._headers = {
-            header.lower(): environ[variable].strip()
-            for header, variable in settings.headers_env.items()
-        }
-        for variable in settings.headers_env.values():
-            if not re.fullmatch("[ -~]+", environ[variable].strip()):
+        secret_name, names = settings.signing_secret_env, settings.headers_env
+        variables = [name for name in (*names.values(), secret_name) if name is not None]
+        values = {name: _value_of(name, environ) for name in variables}
+        self._headers = {header.lower(): values[name] for header, name in names.items()}
+        for variable in names.values():
+            if not re.fullmatch("[ -~]+", values[variable]):
                 raise ValueError(f"the environment variable {variable} has no value for a header")
         secrets = list(self._headers.values())
         self._mask = SecretMask(secrets)
         self._mask_of_types = SecretMask([*secrets, *map(str.lower, secrets)])
-        secret_name = settings.signing_secret_env
-        self._secrets = [] if secret_name is None else [environ[secret_name].strip()]
+        self._secrets = [] if secret_name is None else [values[secret_name]]
         try:
             self._signature("", b"")
         except Exception:
@@ -105,17 +101,8 @@ class HttpTool:
         ``http_error``, ``redirect``, ``too_large``, ``unavailable``, ``unfit_response`` or
         ``invalid_arguments``.
         """
-        url, request, body = self._operation.request(args)
-        key, span = context.call_key or uuid.uuid4().hex, current_traceparent()
-        headers = {
-            "accept": "application/json, */*;q=0.5",
-            "accept-encoding": "identity",
-            "idempotency-key": key,
-            **({} if span is None else {HEADER: span}),
-            **request,
-            **self._signature(key, body),
-            **self._headers,
-        }
+        url, request_headers, body = self._operation.request(args)
+        headers = self._all_headers(request_headers, body, context)
         content = bytearray()
         try:
             async with self._client.stream(
@@ -136,6 +123,20 @@ class HttpTool:
             message = f"The server cannot be reached ({type(error).__name__})."
             return failure(message, UNAVAILABLE)
         return await asyncio.to_thread(self._result, response, content)  # parsing may take long
+
+    def _all_headers(
+        self, request_headers: Mapping[str, str], body: bytes, context: ToolContext
+    ) -> dict[str, str]:
+        key, span = context.call_key or uuid.uuid4().hex, current_traceparent()
+        return {
+            "accept": "application/json, */*;q=0.5",
+            "accept-encoding": "identity",
+            "idempotency-key": key,
+            **({} if span is None else {HEADER: span}),
+            **request_headers,
+            **self._signature(key, body),
+            **self._headers,
+        }
 
     def _signature(self, key: str, body: bytes) -> dict[str, str]:
         at = datetime.now(UTC)
@@ -166,7 +167,10 @@ class HttpTool:
         if unread:
             message = f"The charset {self._mask.apply(unread)!r} of the response is unknown."
             return failure(message, "unfit_response")
-        kind = essence(self._mask_of_types.apply(header))
+        return self._result_of_text(essence(self._mask_of_types.apply(header)), content, text)
+
+    def _result_of_text(self, kind: str, content: bytearray, text: str) -> ToolResult:
+        """Return the result for a body of the media type ``kind``: a JSON value or a text."""
         is_document = is_json_type(kind)
         is_textual = is_text(kind) or not (is_binary_type(kind) and kind != _BYTES)
         if kind and not (is_document or is_text(kind)):
@@ -183,6 +187,12 @@ class HttpTool:
             return {"text": text}
         message = f"The response is neither JSON nor text, but {self._mask_of_types.apply(kind)}."
         return failure(message, "unfit_response")
+
+
+def _value_of(variable: str, environ: Mapping[str, str]) -> str:
+    if value := environ.get(variable, "").strip():
+        return value
+    raise ValueError(f"the environment variable {variable} is not set")
 
 
 def _storable(text: str) -> str:

@@ -3,6 +3,7 @@
 import codecs
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from email.message import Message
 from typing import Final
@@ -163,13 +164,9 @@ def decoded(content: bytes | bytearray, header: str) -> str:
     for mark, codec in _MARKS.items():
         if content.startswith(mark):
             return content.decode(codec, errors="replace")
-    names, start = [charset_of(header)], bytes(content[:_DECLARATION_BYTES])
-    if start.lstrip().startswith(b"<") and (declaration := _DECLARED.search(start)):
-        names.append(declaration[1].decode(errors="replace"))
-    if is_json_type(header) and not content.isascii() and 0 not in content:
-        names.insert(0, "utf-8")
+    start = bytes(content[:_DECLARATION_BYTES])
     codecs_of_names, unknown = list[str](), ""
-    for name in filter(None, names):
+    for name in _charsets(content, start, header):
         try:
             codecs_of_names += _codecs(name, content)
         except LookupError:
@@ -190,6 +187,16 @@ def decoded(content: bytes | bytearray, header: str) -> str:
     if {each for each in text if not each.isascii()} == {"\ufffd"}:
         return content.decode("cp1252", errors="replace")
     return text
+
+
+def _charsets(content: bytes | bytearray, start: bytes, header: str) -> Iterator[str]:
+    """Yield the names of charsets of a body, in the order in which they count."""
+    if is_json_type(header) and not content.isascii() and 0 not in content:
+        yield "utf-8"
+    if name := charset_of(header):
+        yield name
+    if start.lstrip().startswith(b"<") and (declaration := _DECLARED.search(start)):
+        yield declaration[1].decode(errors="replace")
 
 
 def _codec(name: str) -> str:

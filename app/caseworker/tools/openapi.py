@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -86,8 +87,7 @@ def operation_of(
     arguments = [
         each
         for each in _parameters(references, item, operation)
-        if not (each[0].place == "header" and each[0].name.lower() in _RESERVED | operator_headers)
-        and not (each[0].place == "cookie" and "cookie" in operator_headers)
+        if not _is_set_by_operator(each[0], operator_headers)
     ]
     body, fields = None, list[Argument]()
     if "requestBody" in operation:
@@ -101,6 +101,13 @@ def operation_of(
         body=body,
         description=" ".join(text.split()),
     )
+
+
+def _is_set_by_operator(parameter: Parameter, headers: Collection[str]) -> bool:
+    """Return whether a parameter is no argument; ``headers`` are those of the operator."""
+    if parameter.place == "header":
+        return parameter.name.lower() in _RESERVED or parameter.name.lower() in headers
+    return parameter.place == "cookie" and "cookie" in headers
 
 
 def _place_of(references: References, operation_id: str) -> tuple[str, str, Object]:
@@ -247,54 +254,55 @@ def _body(references: References, body: Object) -> tuple[Body | None, list[Argum
         raise ValueError(f"operation_id: its body is {kind}, which is not supported")
     media, is_required = contents[kind], body.get("required", False)
     parts = references.chain(media.get("schema", {}))
-    schema = {key: each for part, _ in reversed(parts) for key, each in part.items()}
+    schema = _merged(parts)
     kind = _concrete(kind, schema)
     about = {key: body[key] for key in ("description",) if key in body}
     try:
         in_charset("", kind)
     except ValueError as error:
         raise ValueError(f"operation_id: its body is {kind}, and {error}") from None
-    has_fields = is_json_type(kind) or essence(kind) in (FORM, MULTIPART)
-    if not has_fields:
-        scalar, described = {}, f"As {kind}." if is_text(kind) else _FILE
-        text = {"type": "string", "description": described}
+    form = Body(media_type=kind, is_required=is_required)
+    if is_json_type(kind) or essence(kind) in (FORM, MULTIPART):
+        form, arguments = _form(references, form, media, parts)
+        is_plain = len({each.name for each, _, _ in arguments}) == len(arguments)
+        if arguments and is_plain and not schema.keys() & _COMPOSED:
+            return form, arguments
+        argument_schema = dict(_body_schema(references, media, parts))
+    else:
+        description = f"As {kind}." if is_text(kind) else _FILE
+        argument_schema = {"type": "string", "description": description}
         if schema.get("type") in _SCALARS:
-            scalar = {"type": schema["type"], **_body_schema(references, media, parts)}
-        raw = Body(media_type=kind, is_required=is_required)
-        return raw, [(Parameter(place="body"), {**text, **scalar, **about}, is_required)]
-    is_first = str(references.document["openapi"]).startswith("3.0")
-    is_styled = essence(kind) == FORM or (essence(kind) == MULTIPART and not is_first)
-    fields, arguments, read_only = dict[str, Parameter](), list[Argument](), set[str]()
-    required = {
-        name
-        for part, _ in parts
-        if isinstance(part.get("required"), list)
-        for name in part["required"]
-    }
+            argument_schema |= {"type": schema["type"], **_body_schema(references, media, parts)}
+    return form, [(Parameter(place="body"), {**argument_schema, **about}, is_required)]
+
+
+def _form(
+    references: References, body: Body, media: Object, parts: Chain
+) -> tuple[Body, list[Argument]]:
+    """Return a body of fields, and the argument of each field that requests may have."""
+    kind, is_first = essence(body.media_type), str(references.document["openapi"]).startswith("3.0")
+    is_styled = kind == FORM or (kind == MULTIPART and not is_first)
+    arguments, read_only = list[Argument](), set[str]()
+    lists = (part["required"] for part, _ in parts if isinstance(part.get("required"), list))
+    required = set(chain.from_iterable(lists)) if body.is_required else set()
     for name, each, inner in _properties(references, parts):
         if references.is_read_only(each, inner):
             read_only.add(name)
-        else:
-            encoding = _object(_object(media.get("encoding")).get(name))
-            field = _field(name, encoding, is_styled=is_styled)
-            argument = _object(references.schema(each, inner))
-            if essence(kind) == MULTIPART and field.style is None:
-                fits = partial(_fits, references, each, inner)
-                field, argument = _part_of(field, argument, fits)
-            fields[name] = field
-            arguments.append((field, argument, is_required and name in required))
+            continue
+        encoding = _object(_object(media.get("encoding")).get(name))
+        field = _field(name, encoding, is_styled=is_styled)
+        argument = _object(references.schema(each, inner))
+        if kind == MULTIPART and field.style is None:
+            field, argument = _part_of(field, argument, partial(_fits, references, each, inner))
+        arguments.append((field, argument, name in required))
     arguments = [each for each in arguments if each[0].name not in read_only]
-    is_plain = len({each.name for each, _, _ in arguments}) == len(arguments)
-    form = Body(
-        media_type=kind,
-        is_required=is_required,
-        fields={name: each for name, each in fields.items() if name not in read_only},
-        read_only=frozenset(read_only),
-    )
-    if arguments and is_plain and not schema.keys() & _COMPOSED:
-        return form, arguments
-    argument_schema = {**_body_schema(references, media, parts), **about}
-    return form, [(Parameter(place="body"), argument_schema, is_required)]
+    fields = {field.name: field for field, _, _ in arguments}
+    return replace(body, fields=fields, read_only=frozenset(read_only)), arguments
+
+
+def _merged(parts: Chain) -> dict[str, Any]:
+    """Return the keywords of a schema and of those that it refers to; its own take precedence."""
+    return {key: each for part, _ in reversed(parts) for key, each in part.items()}
 
 
 def _part_of(
@@ -355,8 +363,7 @@ def _fits(
     if id(schema) in pending:
         return False
     parts = references.chain(schema, base)
-    merged = {key: each for part, _ in reversed(parts) for key, each in part.items()}
-    return test(merged) or any(
+    return test(_merged(parts)) or any(
         _fits(references, each, inner, test, pending | {id(schema)})
         for part, inner in parts
         for each in (*part.get("anyOf", ()), *part.get("oneOf", ()), part.get("items"))

@@ -119,31 +119,32 @@ class References:
             read_only |= self._read_only_names(node, base)
         schema = dict[str, Any]()
         for keyword, value in node.items():
-            if keyword in _DROPPED:
-                continue
             if keyword in ("$ref", "$dynamicRef") and isinstance(value, str):
                 schema["$ref"] = self._definition(value, base, read_only)
-            elif keyword == "discriminator" and isinstance(value, Mapping):
-                schema[keyword] = self._discriminator(value, base)
-            elif keyword in _BY_NAME and isinstance(value, Mapping):
-                schema[keyword] = {
-                    name: self.schema(each, base)
-                    for name, each in value.items()
-                    if keyword != "properties" or name not in read_only
-                }
-            elif keyword in _LISTS and not isinstance(value, list):
-                continue  # such as "required: true", which is no JSON Schema but is common
-            elif keyword == "required":
-                schema[keyword] = [each for each in value if each not in read_only]
-            elif keyword in _VALUES or keyword.startswith("x-"):
-                schema[keyword] = value
-            elif keyword in ("allOf", "then", "else"):
-                schema[keyword] = self.schema(value, base, read_only)
-            elif keyword in _BRANCHES and isinstance(value, list):
-                schema[keyword] = [self._branch(each, base, read_only) for each in value]
-            else:
-                schema[keyword] = self.schema(value, base)
+            elif keyword not in _DROPPED and (keyword not in _LISTS or isinstance(value, list)):
+                # "required: true", for example, is no JSON Schema but is common.
+                schema[keyword] = self._value(keyword, value, base, read_only)
         return _as_json_schema(schema)
+
+    def _value(self, keyword: str, value: Any, base: Any, read_only: frozenset[str]) -> Any:
+        """Return the value of a keyword in a schema."""
+        if keyword == "discriminator" and isinstance(value, Mapping):
+            return self._discriminator(value, base)
+        if keyword in _BY_NAME and isinstance(value, Mapping):
+            return {
+                name: self.schema(each, base)
+                for name, each in value.items()
+                if keyword != "properties" or name not in read_only
+            }
+        if keyword == "required":
+            return [each for each in value if each not in read_only]
+        if keyword in _VALUES or keyword.startswith("x-"):
+            return value
+        if keyword in ("allOf", "then", "else"):
+            return self.schema(value, base, read_only)
+        if keyword in _BRANCHES and isinstance(value, list):
+            return [self._branch(each, base, read_only) for each in value]
+        return self.schema(value, base)
 
     def definitions(self) -> dict[str, Any]:
         """Return the schemas that :meth:`schema` referred to so far, by name."""

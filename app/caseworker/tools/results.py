@@ -140,6 +140,11 @@ class _Conversion:
             return self._text(str.__str__(value))
         if hasattr(kind, "__pydantic_serializer__") or issubclass(kind, _TEXTS):
             return self._of_pydantic(value, depth)
+        return self._of_parts(value, depth)
+
+    def _of_parts(self, value: Any, depth: int) -> Any:
+        """Return a value that has parts as JSON."""
+        kind = type(value)
         if depth > self._max_depth:
             raise _too_deep(self._max_depth)
         if kind in (dict, list):

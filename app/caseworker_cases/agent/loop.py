@@ -18,7 +18,7 @@ from typing import Any
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.models.gateway import Tier
-from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.dispatch import ToolDispatch, ToolRequest
 from caseworker.tools.ports import ToolResult, failure, is_failure
 from caseworker_cases.agent.evidence import UNKNOWN_TOOL, Action
 from caseworker_cases.agent.gate import GateDecision, GateInput, NextAction, Reason, decide
@@ -129,15 +129,17 @@ class CaseLoop:
         """Run an action in its own scope and count its attempts."""
         context, state = self._work.context, self._work.state
         scope = context.scope.child(f"act/{number}", None)
+        request = ToolRequest(
+            name=action.tool,
+            args=action.args,
+            key=f"{state.path}/act/{number}",
+            context=self._work.tool_context,
+            succeeded=partial(self._work.log_failures, "tool", tool=action.tool),
+        )
         ran = False
         try:
             result = await self._tools.run(
-                replace(context, scope=scope, trace_parent=state.planned_by),
-                name=action.tool,
-                args=action.args,
-                key=f"{state.path}/act/{number}",
-                tool_context=self._work.tool_context,
-                succeeded=partial(self._work.log_failures, "tool", tool=action.tool),
+                replace(context, scope=scope, trace_parent=state.planned_by), request
             )
             ran = result.get("code") not in _NOT_RUN
         finally:

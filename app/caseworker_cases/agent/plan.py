@@ -236,46 +236,49 @@ def fill(args: Mapping[str, Any], results: Mapping[int, ToolResult]) -> dict[str
     Raises:
         UnresolvedReferenceError: a result or a part of it is missing, or the values are too large.
     """
-    chars_left = MAX_FILLED_CHARS
+    filling = _Filling(results)
+    return {name: filling.filled(value) for name, value in args.items()}
 
-    def found_at(place: re.Match[str], *, as_text: bool) -> Any:
-        nonlocal chars_left
-        result = results.get(int(place[1]))
-        if result is None or is_failure(result):
-            raise UnresolvedReferenceError(
-                f"Action {place[1]} has no result that could be used here."
-            )
-        part_value: Any = result
-        if not place[2]:
-            part_value = result["value"] if "value" in result and not as_text else finding(result)
-        for name in place[2].split(".")[1:]:
-            part_value = _part(part_value, name)
-        if part_value is None:
-            raise UnresolvedReferenceError(f"There is no value at {place[0]}.")
-        text = (
-            part_value
-            if isinstance(part_value, str)
-            else json.dumps(part_value, ensure_ascii=False)
-        )
-        chars_left -= len(text)
-        if chars_left < 0:
-            limit_text = f"more than {MAX_FILLED_CHARS} characters"
-            raise UnresolvedReferenceError(f"The results to be used here come to {limit_text}.")
-        return text if as_text else part_value
 
-    def filled(value: Any) -> Any:
+class _Filling:
+    """Replaces the references in the arguments of one action."""
+
+    def __init__(self, results: Mapping[int, ToolResult]) -> None:
+        self._results = results
+        self._chars_left = MAX_FILLED_CHARS
+
+    def filled(self, value: Any) -> Any:
+        """Return a part of the arguments with its references replaced."""
         if isinstance(value, dict):
-            return {name: filled(inner) for name, inner in value.items()}
+            return {name: self.filled(inner) for name, inner in value.items()}
         if isinstance(value, list):
-            return [filled(inner) for inner in value]
+            return [self.filled(inner) for inner in value]
         if not isinstance(value, str):
             return value
         match = _PLACE.fullmatch(value)
         if match is None:
-            return _PLACE.sub(lambda place: found_at(place, as_text=True), value)
-        return found_at(match, as_text=False)
+            return _PLACE.sub(lambda place: self._value_at(place, as_text=True), value)
+        return self._value_at(match, as_text=False)
 
-    return {name: filled(value) for name, value in args.items()}
+    def _value_at(self, place: re.Match[str], *, as_text: bool) -> Any:
+        result = self._results.get(int(place[1]))
+        if result is None or is_failure(result):
+            raise UnresolvedReferenceError(
+                f"Action {place[1]} has no result that could be used here."
+            )
+        value: Any = result
+        if not place[2]:
+            value = result["value"] if "value" in result and not as_text else finding(result)
+        for name in place[2].split(".")[1:]:
+            value = _part(value, name)
+        if value is None:
+            raise UnresolvedReferenceError(f"There is no value at {place[0]}.")
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        self._chars_left -= len(text)
+        if self._chars_left < 0:
+            limit_text = f"more than {MAX_FILLED_CHARS} characters"
+            raise UnresolvedReferenceError(f"The results to be used here come to {limit_text}.")
+        return text if as_text else value
 
 
 def _part(value: Any, name: str) -> Any:

@@ -137,22 +137,19 @@ def verify(
     answer = compose(evidence)
     used = {piece.tool for piece in evidence if not piece.failed and not piece.refused}
     missing = [tool for tool in case.expected_tools if tool not in used]
+    compares_question = answer is not None and case.gold_answer is None
+    strange = misused(case.question, evidence) if compares_question else None
     checks: dict[Check, bool | None] = dict.fromkeys(Check)
-    strange: Sequence[str] | None = None
     checks[Check.ANSWERED] = answer is not None
     checks[Check.TOOLS_USED] = not missing if case.expected_tools else None
+    checks[Check.QUESTION_USED] = None if strange is None else not strange
     if answer is not None:
+        sources = sources_of(answer, evidence, same)
         checks[Check.NO_ERROR] = not any(piece.failed for piece in answer.basis)
         checks[Check.REPEATED] = _recomputed(answer, evidence, recompute, same)
-        sources = sources_of(answer, evidence, same)
-        ways = [agrees(piece) for piece in sources]
-        certain = None if None in ways or not ways else True
-        checks[Check.COMPUTED_OTHERWISE] = False if False in ways else certain
+        checks[Check.COMPUTED_OTHERWISE] = _confirmed([agrees(piece) for piece in sources])
         checks[Check.EXPECTED_EVIDENCE] = _expected(case, answer, evidence, sources)
-        if case.gold_answer is None:
-            strange = misused(case.question, evidence)
-            checks[Check.QUESTION_USED] = None if strange is None else not strange
-        else:
+        if case.gold_answer is not None:
             checks[Check.GOLD] = same(answer.text, case.gold_answer)
     by_model = answer is not None and any(piece.planner != BUILT_IN for piece in answer.basis)
     needs_operation = by_model and case.second_plan == "auto"
@@ -164,6 +161,13 @@ def verify(
         pass_metric=case.pass_metric,
         needs_operation=needs_operation,
     )
+
+
+def _confirmed(ways: Sequence[bool | None]) -> bool | None:
+    """Return whether other methods give the same results; None if a result has no other method."""
+    if False in ways:
+        return False
+    return None if None in ways or not ways else True
 
 
 def _expected(

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -14,8 +14,7 @@ from caseworker.core.budget.budget import Amount, Dimension
 from caseworker.core.budget.stops import rfc3339
 from caseworker.engine.call import CallFailedError
 from caseworker.engine.context import FlowContext
-from caseworker.models.gateway import Completion, ModelGateway, Tier
-from caseworker.models.ports import Message
+from caseworker.models.gateway import Completion, LogicalCall, ModelGateway, Tier
 from caseworker.models.table import CALLS_OF
 from caseworker.platform.logs.redaction import redact_value
 from caseworker.tools.artifacts import ARTIFACTS, file_references_in
@@ -304,33 +303,20 @@ class CaseWork:
         reached = (name for name, amount in used.items() if amount >= limits.get(name, math.inf))
         return next(reached, None)
 
-    async def ask(
-        self,
-        tier: Tier,
-        *,
-        name: str,
-        key: str,
-        messages: Sequence[Message],
-        json_schema: Mapping[str, Any],
-    ) -> Completion:
+    async def ask(self, tier: Tier, *, name: str, **about: Any) -> Completion:
         """Call a tier's model. The call counts once it has started, regardless of its outcome.
+
+        ``about`` are further fields of the ``LogicalCall``.
 
         Raises:
             CallFailedError: the provider failed after all retries.
             Stop: a limit or a cancel request prevented or ended the call.
         """
         tier_usage, scope, dimension = self.state.usage[tier], self.context.scope, CALLS_OF[tier]
+        call = LogicalCall(tier=tier, name=name, seed=self.case.seed, **about)
         calls_before = scope.usage.of(dimension)
         try:
-            completion = await self.models.complete(
-                self.context,
-                tier=tier,
-                name=name,
-                key=key,
-                messages=messages,
-                json_schema=json_schema,
-                seed=self.case.seed,
-            )
+            completion = await self.models.complete(self.context, call)
         except BaseException as error:
             was_charged = scope.usage.of(dimension) > calls_before  # a refused call is not
             if was_charged or isinstance(error, CallFailedError):

@@ -154,24 +154,43 @@ async def evaluate(
     version = await service.service_version()
     plan = plan.for_models(await service.list_models())
     plan.folder.prepare()
-    results: list[JudgedTrial] = []
-    began, clock = datetime.now(UTC), time.monotonic()
+    running = _Running(plan, version, progress)
+    runner = Runner(service, plan.run, evaluation_id=plan.evaluation_id)
+    try:
+        await runner.run(plan.dataset.cases, running.add)
+    except asyncio.CancelledError:
+        running.conclude(interrupted=True)
+        raise
+    return running.conclude(interrupted=False)
 
-    def add(trial: Trial) -> None:
-        result = result_of(trial)
+
+class _Running:
+    """An evaluation in progress: the results of its trials so far."""
+
+    def __init__(self, plan: EvaluationPlan, version: str, progress: Progress) -> None:
+        self._plan = plan
+        self._version = version
+        self._progress = progress
+        self._results: list[JudgedTrial] = []
+        self._began, self._clock = datetime.now(UTC), time.monotonic()
+
+    def add(self, trial: Trial) -> None:
+        """Judge a trial, and write its trace."""
+        result, plan = result_of(trial), self._plan
         plan.folder.add(trial, result)
-        results.append(result)
-        progress(len(plan.dataset.cases) * plan.run.repeat)
+        self._results.append(result)
+        self._progress(len(plan.dataset.cases) * plan.run.repeat)
 
-    def conclude(*, interrupted: bool) -> Evaluation:
+    def conclude(self, *, interrupted: bool) -> Evaluation:
         """Write the results in data set order; check the targets unless interrupted."""
+        plan = self._plan
         places = {case.id: place for place, case in enumerate(plan.dataset.cases)}
-        results.sort(key=lambda each: (places[each.case.id], each.repeat))
+        results = sorted(self._results, key=lambda each: (places[each.case.id], each.repeat))
         about = {
             "id": plan.evaluation_id,
-            "started_at": began.isoformat(timespec="milliseconds"),
-            "duration_seconds": round(time.monotonic() - clock, 3),
-            "service_version": version,
+            "started_at": self._began.isoformat(timespec="milliseconds"),
+            "duration_seconds": round(time.monotonic() - self._clock, 3),
+            "service_version": self._version,
             **plan.conditions,
             "concurrency": plan.run.concurrency,
             "interrupted": interrupted,
@@ -182,15 +201,6 @@ async def evaluate(
         plan.folder.finish(metrics, report_of(metrics, results, misses, earlier))
         log_warnings(misses, plan.evaluation_id)
         return Evaluation(metrics, misses)
-
-    try:
-        await Runner(service, plan.run, evaluation_id=plan.evaluation_id).run(
-            plan.dataset.cases, add
-        )
-    except asyncio.CancelledError:
-        conclude(interrupted=True)
-        raise
-    return conclude(interrupted=False)
 
 
 def _records(trial: Trial, result: JudgedTrial) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -28,7 +28,7 @@ from caseworker.models.maximum import Content
 from caseworker.models.media import Size
 from caseworker.models.model_call import ModelCall
 from caseworker.models.ports import SendState
-from caseworker.models.relay import RelayedCall
+from caseworker.models.relayed_call import RelayedCall
 
 model_gateway: Final = import_module("caseworker.models.gateway")
 Broken = Callable[[psycopg.Connection[Any]], AbstractContextManager[object]]

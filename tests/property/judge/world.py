@@ -14,14 +14,13 @@ from fastapi import FastAPI
 from psycopg.rows import dict_row
 from pydantic import SecretStr
 
-import caseworker.models.wires.anthropic as anthropic_wire
-import caseworker.models.wires.openai as openai_wire
 from caseworker.features.external import attempts
 from caseworker.main.loops import Loops
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.models.model_call import ModelCall
-from caseworker.models.relay import RelayedCall
+from caseworker.models.relayed_call import RelayedCall
+from caseworker.models.wires import endpoint
 from caseworker.runs.postgres import listener
 from caseworker.settings.schema import AuthSettings, Settings
 from tests.property.judge.provider import CALL, Behaviour, CountingProvider
@@ -202,8 +201,7 @@ async def open_world(
         patches.enter_context(patch.object(attempts, "time", clock))
         patches.enter_context(patch.object(Loops, "keep", _keep))
         patches.enter_context(patch.object(listener, "QUIET_SECONDS", 1_000_000.0))
-        for module in (openai_wire, anthropic_wire):
-            patches.enter_context(patch.object(module, "ModelTransport", lambda *_: provider))
+        patches.enter_context(patch.object(endpoint, "ModelTransport", lambda *_: provider))
         for call in (ModelCall, RelayedCall):
             patches.enter_context(patch.object(call, "send", _noted(call.send)))
         opened = [Process(settings(), url, executes=True) for _ in range(processes)]

@@ -12,7 +12,7 @@ from caseworker.core.trace.node import TraceNode
 from caseworker.engine.context import FlowContext, RunContext
 from caseworker.engine.ports import CallOutcome, Recorded
 from caseworker.engine.step_path import StepPath
-from caseworker.models.gateway import ChatModel, Completion, ModelGateway, Tier
+from caseworker.models.gateway import ChatModel, Completion, LogicalCall, ModelGateway, Tier
 from caseworker.models.ports import Message
 from caseworker.models.pricing import ListPrice, TokenPrice, no_list_price
 from caseworker.models.table import ModelTable
@@ -109,7 +109,7 @@ class Asking:
     async def ask(self, **options: Any) -> Completion:
         """Ask the small tier once."""
         asked: dict[str, Any] = {"name": "plan", "key": "plan", "messages": QUESTION, **options}
-        return await self.models.complete(self.context, tier=Tier.SMALL, **asked)
+        return await self.models.complete(self.context, LogicalCall(**asked))
 
     def calls(self) -> list[TraceNode]:
         """Return the model calls of the trace in order."""

@@ -1,7 +1,6 @@
 """If a model of a tier cannot answer, the next one is called, within one logical call."""
 
 from decimal import Decimal
-from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,7 +11,7 @@ from caseworker.core.budget.usage import BudgetExceededError
 from caseworker.engine.call import CallFailedError
 from caseworker.models.gateway import Tier
 from tests.support.fake_provider.script import Step
-from tests.unit.models.asking import QUESTION, Asking, asking_after, busy, chain, priced, unpriced
+from tests.unit.models.asking import Asking, asking_after, busy, chain, priced, unpriced
 
 FIRST, SECOND, THIRD = priced("first", 1), priced("second", 10), priced("third", 100)
 COUNTED = Step(text="ok", tokens_in=3, tokens_out=2)
@@ -178,11 +177,10 @@ def test_a_limit_of_calls_holds_for_all_models_together() -> None:
     async def story(asking: Asking) -> None:
         asking.provider.script("first", Step(status=401))
         await asking.ask()
-        complete = partial(asking.models.complete, asking.context, name="plan", messages=QUESTION)
-        await complete(tier=Tier.BIG, key="big")
+        await asking.ask(tier=Tier.BIG, key="big")
         for tier in Tier:
             with pytest.raises(BudgetExceededError) as refused:
-                await complete(tier=tier, key=f"more/{tier}")
+                await asking.ask(tier=tier, key=f"more/{tier}")
             assert refused.value.cause.dimension == "llm_calls"
 
     asking = asking_after(story, chain(FIRST, SECOND), budget=Budget(max_llm_calls=2))

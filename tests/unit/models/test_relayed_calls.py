@@ -12,7 +12,8 @@ from caseworker.models.client_bodies import read_body
 from caseworker.models.families import UNKNOWN
 from caseworker.models.fields.tables import TABLES
 from caseworker.models.gateway import Tier
-from caseworker.models.relay import SUPERSEDED, Relay
+from caseworker.models.relay import Relay
+from caseworker.models.relayed_call import SUPERSEDED
 from caseworker.models.tokens import near_tokens
 from tests.support.fake_provider.script import Step
 from tests.unit.models.asking import Asking, asking_after, priced, unpriced
@@ -35,11 +36,11 @@ def _sent(
         call = await asking.models.relayed(
             asking.context,
             asking.models.table[Tier.SMALL],
+            read_body(sent, "messages", table.read(sent, limits_spending=False)),
             alias="small",
             key="k",
             request_hash="h",
-            body=read_body(sent, "messages", table.read(sent, limits_spending=False)),
-            provider_body=sent,
+            body=sent,
             headers={},
             relay=Relay(),
             path="/v1/messages" if flavour == "anthropic" else "/chat/completions",

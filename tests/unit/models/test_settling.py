@@ -24,9 +24,9 @@ from caseworker.models.speeds import tokens_per_second_at
 from caseworker.models.table import Tier
 from caseworker.models.tokens import near_tokens
 from caseworker.models.wires.anthropic import anthropic_provider
-from caseworker.models.wires.endpoint import ReplyBody
 from caseworker.models.wires.failures import Failures
 from caseworker.models.wires.openai import openai_provider
+from caseworker.models.wires.reply_body import ReplyBody
 from caseworker.models.wires.transport import ConnectionFailedError
 from caseworker.platform.logs.secret_mask import SecretMask
 from tests.unit.models.asking import Asking, asking_after, priced
@@ -122,11 +122,11 @@ def charged(
         call = await asking.models.relayed(
             asking.context,
             chosen,
+            read_body(sent, "messages", table.read(sent, limits_spending=False)),
             alias="small",
             key="k",
             request_hash="h",
-            body=read_body(sent, "messages", table.read(sent, limits_spending=False)),
-            provider_body=sent,
+            body=sent,
             headers={},
             relay=Relay(),
             path=PATHS[dialect],

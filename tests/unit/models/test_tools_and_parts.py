@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from caseworker.models.gateway import model_request_hash
+from caseworker.models.candidates import model_request_hash
 from caseworker.models.model_call import OnDelta
 from caseworker.models.ports import (
     Delta,

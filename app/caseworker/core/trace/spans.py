@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from caseworker.core.trace.node import ATTEMPT, made_by
+from caseworker.core.trace.node import ATTEMPT, TraceNode, made_by
 from caseworker.core.trace.snapshot import Snapshot
 
 INTERNAL, CLIENT = 1, 3
@@ -146,14 +146,6 @@ def spans_of(
             about[RUN_ID] = run_id
         if conversation is not None and OPERATION in about:
             about[CONVERSATION] = conversation
-        about[NODE_ID], about[STATUS] = node_id, node["status"]
-        if node["retries_used"]:
-            about[RETRIES] = node["retries_used"]
-        if (maker := made_by(node)) is not None:
-            about[MADE_BY] = maker
-        failed = node["status"] != "success"
-        if failed:
-            about[ERROR] = node["error_class"] or node["status"]
         yield Span(
             span_id=span_id_of(tenant, run_id, node_id),
             parent_id=context.span_id if parent is None else span_id_of(tenant, run_id, parent),
@@ -161,9 +153,21 @@ def spans_of(
             kind=kind,
             start_ms=node["start_ts_ms"],
             end_ms=end_ms,
-            attributes=about,
-            failed=failed,
+            attributes=about | _end_of(node),
+            failed=node["status"] != "success",
         )
+
+
+def _end_of(node: TraceNode) -> dict[str, Attribute]:
+    """Return the attributes of an ended node of any kind."""
+    about: dict[str, Attribute] = {NODE_ID: node["node_id"], STATUS: node["status"]}
+    if node["retries_used"]:
+        about[RETRIES] = node["retries_used"]
+    if (maker := made_by(node)) is not None:
+        about[MADE_BY] = maker
+    if node["status"] != "success":
+        about[ERROR] = node["error_class"] or node["status"]
+    return about
 
 
 def _described(node: Mapping[str, Any], name: str | None) -> tuple[dict[str, Attribute], str, int]:

@@ -4,10 +4,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 from caseworker.models.counts import message_usage
 from caseworker.models.forms import ReplyForm, in_form
@@ -21,7 +20,13 @@ from caseworker.models.ports import (
     ToolCall,
     ToolDefinition,
 )
-from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
+from caseworker.models.wires.endpoint import (
+    STREAM,
+    EndpointProvider,
+    WireFormat,
+    provider_at,
+    provider_of,
+)
 from caseworker.models.wires.finish_reasons import (
     Finish,
     finish_reason_text,
@@ -35,57 +40,27 @@ from caseworker.models.wires.reply import (
     joined_text,
 )
 from caseworker.models.wires.schemas import plain_object
-from caseworker.models.wires.transport import ModelTransport, Wire
-
-DEFAULT_BASE_URL = "https://api.anthropic.com"
 
 DEFAULT_MAX_OUTPUT_TOKENS = 4096
 """Output limit, in tokens, for requests that set none; the API requires one."""
 
-_NAME = "anthropic"
 _VERSION = "2023-06-01"
-_NO_KEY = "none"
 _NO_TEMPERATURE = re.compile(r"claude-(opus-4-[7-9]|(opus|sonnet|fable|mythos)-[5-9]|haiku-5-5)")
 """Models that reject a temperature."""
 _REPLY = "reply"
 
 
-def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
-    """Create the provider ``anthropic`` from its endpoint configuration."""
-    wire = ModelTransport(endpoint.max_reply_bytes)
-    return anthropic_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
-
-
-def anthropic_provider(
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    max_in_flight: int = MAX_IN_FLIGHT,
-    wire: Wire | None = None,
-) -> EndpointProvider:
-    """Create the provider ``anthropic`` for Anthropic itself, or the server at ``base_url``.
-
-    Only the given key is sent, never one from the environment. The provider closes ``wire``, which
-    defaults to a new transport.
-    """
-    dialect = Messages(base_url or DEFAULT_BASE_URL, api_key or _NO_KEY)
-    return EndpointProvider(dialect, wire or ModelTransport(), max_in_flight)
-
-
-class Messages:
+class Messages(WireFormat):
     """Implements ``WireFormat`` for the Anthropic Messages API."""
 
-    name = _NAME
+    name = "anthropic"
+    default_base_url = "https://api.anthropic.com"
     path = "/v1/messages"
-    other_apis: Mapping[str, type[Accumulator]] = MappingProxyType({})
+    adaptable = ("temperature", STREAM)
 
-    def __init__(self, base_url: str, api_key: str) -> None:
-        self.adaptable: tuple[str, ...] = ("temperature", STREAM)
-        self.base_url = base_url.rstrip("/")
-        self.headers = {"x-api-key": api_key, "anthropic-version": _VERSION}
-        host = urlsplit(base_url).hostname
-        is_default = host == urlsplit(DEFAULT_BASE_URL).hostname
-        self._origin = _NAME if is_default else f"{_NAME} at {host}"
+    def headers_with(self, api_key: str) -> dict[str, str]:
+        """Return the headers of the API."""
+        return {"x-api-key": api_key, "anthropic-version": _VERSION}
 
     def body(self, model: str, request: ModelRequest, omitted: frozenset[str]) -> dict[str, Any]:
         """Build the request body without the parameters in ``omitted``, which the model rejects.
@@ -95,24 +70,13 @@ class Messages:
         replying = _replying(request)
         if request.json_schema is not None and replying is None:
             request = in_form(request, ReplyForm.TEXT)
-        messages = sent_back(request.messages, ANTHROPIC_IDS, self._origin)
-        turns = list(self._turns(messages))
-        if turns and turns[0]["role"] == "assistant":  # a user message must be first
-            turns.insert(0, {"role": "user", "content": [_text("Begin.")]})
         body: dict[str, Any] = {
             "model": model,
             "max_tokens": request.max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS,
-            "messages": turns,
+            **self._conversation(sent_back(request.messages, ANTHROPIC_IDS, self.origin)),
         }
         if STREAM not in omitted:
             body[STREAM] = request.stream
-        system = [
-            each.content for each in messages if each.role == "system" and each.content.strip()
-        ]
-        if system and body["messages"]:
-            body["system"] = "\n\n".join(system)
-        elif system:
-            body["messages"] = [{"role": "user", "content": [_text("\n\n".join(system))]}]
         tools = [tool.form(_tool) for tool in request.tools]
         if replying is not None:
             document = ToolDefinition(
@@ -132,7 +96,17 @@ class Messages:
 
     def accumulator(self, model: str, request: ModelRequest) -> "MessageReply":
         """Create an accumulator for the reply to a request."""
-        return MessageReply(model, self._origin, _replying(request))
+        return MessageReply(model, self.origin, _replying(request))
+
+    def _conversation(self, messages: list[Message]) -> dict[str, Any]:
+        """Return the messages, of which a user message must be first, and the system prompt."""
+        texts = [one.content for one in messages if one.role == "system" and one.content.strip()]
+        turns, system = list(self._turns(messages)), "\n\n".join(texts)
+        if not turns:
+            return {"messages": [{"role": "user", "content": [_text(system)]}] if system else []}
+        if turns[0]["role"] == "assistant":
+            turns.insert(0, {"role": "user", "content": [_text("Begin.")]})
+        return {"messages": turns, "system": system} if system else {"messages": turns}
 
     def _turns(self, messages: list[Message]) -> Iterator[dict[str, Any]]:
         results = list[dict[str, Any]]()
@@ -159,7 +133,7 @@ class Messages:
 
     def _blocks(self, message: Message) -> Iterator[dict[str, Any]]:
         """Yield the blocks of a reply in the order in which they came."""
-        state, chars, calls = state_of(message, self._origin), 0, iter(message.tool_calls)
+        state, chars, calls = state_of(message, self.origin), 0, iter(message.tool_calls)
         text = message.content.rstrip()  # the last block must not end in whitespace
         is_same = state.get("text_chars") == len(message.content)
         for thought in state.get("thinking", ()):
@@ -174,6 +148,14 @@ class Messages:
                 yield {"type": "thinking", "thinking": thought["content"], "signature": signature}
         yield from _texts(text[chars:])
         yield from map(_called, calls)
+
+
+anthropic_provider = partial(provider_of, Messages)
+
+
+def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
+    """Create the provider ``anthropic`` from its endpoint configuration."""
+    return provider_at(Messages, endpoint)
 
 
 def _text(text: str) -> dict[str, Any]:

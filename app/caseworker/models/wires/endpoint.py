@@ -2,28 +2,31 @@
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import orjson
 from multidict import istr
 
-from caseworker.models.ports import ModelError, ModelReply, ModelRequest, SendState
-from caseworker.models.wires.failures import RAW_REPLY_BYTES, Failures, error_in, report_in
+from caseworker.models.ports import (
+    Delta,
+    ModelEndpoint,
+    ModelError,
+    ModelReply,
+    ModelRequest,
+    SendState,
+)
+from caseworker.models.wires.failures import Failures, error_in, report_in
 from caseworker.models.wires.finish_reasons import Finish, meaning_of
 from caseworker.models.wires.reply import Accumulator
-from caseworker.models.wires.responses import LAST_EVENTS
-from caseworker.models.wires.sse import ERROR, EventParser, ServerSentEvent
-from caseworker.models.wires.transport import (
-    ConnectionFailedError,
-    ReplyRefusedError,
-    Wire,
-    WireError,
-    WireReply,
-)
+from caseworker.models.wires.reply_body import ERROR, ReplyBody, json_or_text, with_raw_reply
+from caseworker.models.wires.transport import ModelTransport, Wire, WireError, WireReply
 from caseworker.platform.fair_slots import FairSlots
 from caseworker.platform.logs.redaction import names_secret
 from caseworker.platform.logs.secret_mask import SecretMask
@@ -42,21 +45,7 @@ _DEFAULT_TIMEOUT_SECONDS = 600.0
 """Time limit of an attempt whose request sets none."""
 _LAST_SECONDS = 5.0
 """How long to wait for further events, such as token counts, after the answer has ended."""
-_DRAIN_SECONDS = 0.1
-"""How long to wait for the end of a reply after its last event, before the connection is closed."""
-_END_OF_STREAM = "[DONE]"
-_DONE_LINE = _END_OF_STREAM.encode()
-_DATA = b"data: "
-_EVENT_END = b"\n\n"
-_LAST_EVENTS = LAST_EVENTS | {"message_stop"}
-_MARKS = (b"[DONE]", b'_reason":"', b'_reason": "', b"message_stop", b"error")
-"""The first part that may end a reply has one of these marks; the parts before it are only kept."""
-_MARK_BYTES = 32
-_BATCH_BYTES = 1024 * 1024
-"""Size of the parts that are read at once, which takes about 50 ms."""
-_FIELDS = b":deir"
-"""First characters of an event stream; no JSON document starts with one."""
-_BLANK = b"\xef\xbb\xbf \t\r\n"
+_NO_KEY = "none"  # some servers require a key, local ones ignore it
 _HEADERS = {
     "content-type": "application/json",
     "accept": "application/json, text/event-stream",
@@ -64,30 +53,67 @@ _HEADERS = {
 }
 
 
-class WireFormat(Protocol):
+class WireFormat(ABC):
     """The API of one endpoint: builds request bodies and parses replies."""
 
-    name: str
-    base_url: str
-    path: str
+    name: ClassVar[str]
+    default_base_url: ClassVar[str]
+    path: ClassVar[str]
     """Path of the API below ``base_url``."""
-    other_apis: Mapping[str, type[Accumulator]]
+    other_apis: ClassVar[Mapping[str, type[Accumulator]]] = MappingProxyType({})
     """Parsers for the replies of the endpoint's other APIs, by path."""
-    headers: dict[str, str]
-    adaptable: tuple[str, ...]
+    adaptable: ClassVar[tuple[str, ...]]
     """Names of parameters that are omitted or renamed if the endpoint rejects them."""
 
+    def __init__(self, base_url: str | None, api_key: str | None) -> None:
+        """Use the API at ``base_url``, by default that of its maker.
+
+        Only the given key is sent, never one from the environment.
+        """
+        url = base_url or self.default_base_url
+        self.base_url = url.rstrip("/")
+        self.host = urlsplit(url).hostname or ""
+        self.is_default = self.host == urlsplit(self.default_base_url).hostname
+        self.origin = self.name if self.is_default else f"{self.name} at {self.host}"
+        """Name of the endpoint in the data that it expects back."""
+        self.headers = self.headers_with(api_key or _NO_KEY)
+
+    @abstractmethod
+    def headers_with(self, api_key: str) -> dict[str, str]:
+        """Return the headers of the API."""
+
+    @abstractmethod
     def body(self, model: str, request: ModelRequest, omitted: frozenset[str]) -> dict[str, Any]:
         """Build the request body without the parameters in ``omitted``."""
-        ...
 
+    @abstractmethod
     def limit_field(self, model: str, omitted: frozenset[str]) -> str:
         """Return the parameter that limits the output, without those in ``omitted``."""
-        ...
 
+    @abstractmethod
     def accumulator(self, model: str, request: ModelRequest) -> Accumulator:
         """Create an accumulator for the reply to a request."""
-        ...
+
+
+def provider_of(
+    api: type[WireFormat],
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    wire: Wire | None = None,
+) -> "EndpointProvider":
+    """Create the provider of an API for its maker's endpoint, or for the server at ``base_url``.
+
+    The provider closes ``wire``, which defaults to a new transport.
+    """
+    return EndpointProvider(api(base_url, api_key), wire or ModelTransport(), max_in_flight)
+
+
+def provider_at(api: type[WireFormat], endpoint: ModelEndpoint) -> "EndpointProvider":
+    """Create the provider of an API from its endpoint configuration."""
+    wire = ModelTransport(endpoint.max_reply_bytes)
+    return provider_of(api, base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
 
 
 class EndpointProvider:
@@ -176,7 +202,7 @@ class EndpointProvider:
         name = self._dialect.limit_field(model, self._omitted[model])
         return name if name in offered else offered[0]
 
-    def reading(self, model: str, path: str) -> tuple[Accumulator, "ReplyBody"]:
+    def reading(self, model: str, path: str) -> tuple[Accumulator, ReplyBody]:
         """Return the two parsers for a relayed reply: of its answer, and of its documents."""
         if (other := self._dialect.other_apis.get(path)) is not None:
             return other(model, self.name), ReplyBody()
@@ -215,10 +241,10 @@ class EndpointProvider:
                     delivery.read_later = partial(_read_later, accumulator, ReplyBody())
                 taking = self._dialect.accumulator(model, request)
                 return await _answer(reply, taking, request, failures)
-            parts = [part async for part in _with_raw_reply(reply, failures)]
+            parts = [part async for part in with_raw_reply(reply, failures)]
         finally:
             reply.close()
-        report = report_in(_document(b"".join(parts).decode(errors="replace")))
+        report = report_in(json_or_text(b"".join(parts).decode(errors="replace")))
         refused = {name for name in adaptable if report.complains_of(_WORDS.get(name, name))}
         adapts = reply.status in (400, 422) and bool(refused)
         if adapts:
@@ -258,28 +284,20 @@ async def _answer(
     on_delta = request.on_delta
     delivery = None if on_delta is None else request.delivery
     later = request.delivery if on_delta is None else None
-
-    def show() -> None:
-        if on_delta is not None:
-            for delta in taking.deltas:
-                on_delta(delta)
-        taking.deltas.clear()
-
     try:
         async with patience, aclosing(body.documents(reply, failures, later)) as documents:
             async for name, document in documents:
                 error = document if name == ERROR else error_in(document)
                 if error is not None:
-                    failed = failures.of_document(
-                        report_in(failures.mask.apply_to(error)), has_started=taking.has_started
-                    )
+                    report = report_in(failures.mask.apply_to(error))
+                    failed = failures.of_document(report, has_started=taking.has_started)
                     break
                 if not isinstance(document, dict):
                     raise TypeError
                 taking.add(document)
                 if delivery is not None:
                     delivery.note_part(taking)
-                show()
+                _show(taking, on_delta)
                 if taking.ended and patience.when() is None:
                     patience.reschedule(asyncio.get_running_loop().time() + _LAST_SECONDS)
     except (WireError, TimeoutError, ValueError, TypeError):
@@ -288,10 +306,24 @@ async def _answer(
     if failed is not None and not taking.ended:
         return failed
     taking.prose.end()
-    show()
+    _show(taking, on_delta)
     if body.is_stream and not taking.ended:
         return failures.error("the stream broke off", retryable=True)
-    answer = taking.reply()
+    return _outcome(taking.reply(), failed, failures)
+
+
+def _show(taking: Accumulator, on_delta: Callable[[Delta], None] | None) -> None:
+    """Pass the new parts of a reply on."""
+    if on_delta is not None:
+        for delta in taking.deltas:
+            on_delta(delta)
+    taking.deltas.clear()
+
+
+def _outcome(
+    answer: ModelReply | None, failed: ModelError | None, failures: Failures
+) -> ModelReply | ModelError:
+    """Return the answer of a whole reply, or the failure because of which there is none."""
     if failed is not None and (answer is None or answer.incomplete is not None):
         return failed
     if answer is None:
@@ -300,149 +332,6 @@ async def _answer(
         words = f"the provider broke the answer off ({answer.finish_reason})"
         return failures.error(words, retryable=True)
     return answer
-
-
-class ReplyBody:
-    """Reads the body of a reply, which is one JSON document or a stream of events.
-
-    The first character decides which of them it is, because some endpoints send the wrong content
-    type.
-    """
-
-    def __init__(self) -> None:
-        self.is_stream: bool | None = None
-        """None until the first data arrives."""
-        self.is_done = False
-        """Whether the stream has announced its end."""
-        self._beginning = bytearray()
-        self._events: EventParser | None = None
-        """None until the body is known to be a stream."""
-
-    async def documents(
-        self,
-        reply: WireReply,
-        failures: Failures,
-        later: SendState | None = None,
-    ) -> AsyncGenerator[tuple[str, Any]]:
-        """Yield the event name and the JSON value of each document.
-
-        With ``later``, the parts are added to its ``unread`` with their times, and read only once a
-        part may end the reply, or once they have a megabyte: to read many parts at once costs less.
-
-        Raises:
-            ValueError: a document is not valid JSON.
-        """
-        unparsed, size_bytes, window, may_end = list[bytes](), 0, b"", later is None
-        async with aclosing(_with_raw_reply(reply, failures)) as parts:
-            async for part in parts:
-                if later is not None:
-                    later.unread.append((asyncio.get_running_loop().time(), part))
-                if later is not None and not may_end:
-                    unparsed.append(part)
-                    size_bytes += len(part)
-                    window = window[-_MARK_BYTES:] + part
-                    may_end = any(mark in window for mark in _MARKS)
-                    if not may_end and size_bytes < _BATCH_BYTES:
-                        continue
-                    if not may_end:
-                        later.read_unread()
-                    part, size_bytes = b"".join(unparsed), 0
-                    unparsed.clear()
-                for each in self.feed(part):
-                    yield each
-                if self.is_done:
-                    # A connection can be reused only if its reply was read to the end.
-                    with suppress(TimeoutError, ConnectionFailedError, ReplyRefusedError):
-                        async with asyncio.timeout(_DRAIN_SECONDS):
-                            async for _ in parts:
-                                pass
-                    return
-        for each in self.feed(b"".join(unparsed)):
-            yield each
-        for each in self.end():
-            yield each
-
-    def end(self) -> Iterator[tuple[str, Any]]:
-        """Yield the last documents, once the body has ended.
-
-        Raises:
-            ValueError: a document is not valid JSON.
-        """
-        if self._events is not None:
-            for event in self._events.end():
-                if not self.is_done and (parsed := self._parsed(event)) is not None:
-                    yield parsed
-        elif self._beginning:
-            yield "", json.loads(self._beginning)
-
-    def feed(self, part: bytes) -> Iterator[tuple[str, Any]]:
-        """Yield the event name and the JSON value of each document that a part completes.
-
-        Raises:
-            ValueError: a document is not valid JSON.
-        """
-        if self._events is None:
-            self._beginning += part
-            if self.is_stream is None:
-                self.is_stream = begins_stream(self._beginning)
-            if not self.is_stream:
-                return
-            self._events, part = EventParser(), bytes(self._beginning)
-        if (documents := self._usual(part)) is not None:
-            for document in documents:
-                yield "", document
-            return
-        for event in self._events.feed(part):
-            if not self.is_done and (parsed := self._parsed(event)) is not None:
-                yield parsed
-
-    def _usual(self, part: bytes) -> list[Any] | None:
-        """Return the documents of a part of whole events that have one line of data each.
-
-        To read them at once takes a third of the time. Returns None for any other part.
-        """
-        is_usual = part.startswith(_DATA) and part.endswith(_EVENT_END) and b"\r" not in part
-        if self.is_done or self._events is None or not (is_usual and self._events.is_between):
-            return None
-        lines = part[len(_DATA) : -len(_EVENT_END)].split(_EVENT_END + _DATA)
-        if part.count(b"\n") != len(_EVENT_END) * len(lines):
-            return None
-        is_last = lines[-1] == _DONE_LINE
-        if is_last:
-            lines.pop()
-        try:
-            documents = json.loads(b"[%s]" % b",".join(lines))
-        except ValueError:
-            return None
-        is_whole = len(documents) == len(lines) and all(type(each) is dict for each in documents)
-        if not is_whole or any(each.get("type") in _LAST_EVENTS for each in documents):
-            return None
-        self.is_done = is_last
-        return list(documents)
-
-    def _parsed(self, event: ServerSentEvent) -> tuple[str, Any] | None:
-        """Return the name and the JSON value of an event; None for a keep-alive and the end."""
-        data = event.data
-        if data.startswith(_END_OF_STREAM):
-            self.is_done = True
-            return None
-        if event.name == ERROR:
-            document = _document(data)
-        elif data[0] in "{[" or data.lstrip()[:1] in ("{", "["):
-            document = json.loads(data)
-        else:
-            return None
-        self.is_done = isinstance(document, dict) and document.get("type") in _LAST_EVENTS
-        return event.name, document
-
-
-def begins_stream(content: bytes | bytearray) -> bool | None:
-    """Return whether the beginning of a body is that of an event stream; None if it is blank.
-
-    The content type does not matter, because some endpoints send a wrong one.
-    """
-    first = content.lstrip(_BLANK)[:1]
-    return first in _FIELDS if first else None
 
 
 def _read_later(
@@ -475,18 +364,3 @@ class _MaskedReply:
         async with aclosing(self._reply.parts()) as parts:
             content = b"".join([part async for part in parts])
         yield await asyncio.to_thread(self._mask.apply_to_bytes, content)
-
-
-async def _with_raw_reply(reply: WireReply, failures: Failures) -> AsyncGenerator[bytes]:
-    """Yield the parts of a body; keep its beginning for the error message of a failure."""
-    async with aclosing(reply.parts()) as parts:
-        async for part in parts:
-            failures.raw += part[: RAW_REPLY_BYTES - len(failures.raw)]
-            yield part
-
-
-def _document(text: str) -> Any:
-    """Return the parsed JSON document, or the text itself if it is not JSON."""
-    with suppress(ValueError, RecursionError):
-        return json.loads(text)
-    return text.strip()

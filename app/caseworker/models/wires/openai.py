@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 from caseworker.models.counts import chat_usage
 from caseworker.models.ports import (
@@ -17,7 +17,13 @@ from caseworker.models.ports import (
     ToolDefinition,
 )
 from caseworker.models.wires import responses
-from caseworker.models.wires.endpoint import MAX_IN_FLIGHT, STREAM, EndpointProvider
+from caseworker.models.wires.endpoint import (
+    STREAM,
+    EndpointProvider,
+    WireFormat,
+    provider_at,
+    provider_of,
+)
 from caseworker.models.wires.finish_reasons import (
     Finish,
     finish_reason_text,
@@ -30,15 +36,10 @@ from caseworker.models.wires.reply import (
     WrittenCall,
     is_object,
     joined_text,
+    texts_below,
 )
 from caseworker.models.wires.responses import ResponseReply
 from caseworker.models.wires.schemas import is_strict, plain_object, tidy
-from caseworker.models.wires.transport import ModelTransport, Wire
-
-DEFAULT_BASE_URL = "https://api.openai.com/v1"
-
-_NAME = "openai"
-_NO_KEY = "none"  # some servers require a key, local ones ignore it
 
 _REASONS = re.compile(r"o[134](-|$)|gpt-5(?!-chat)|gpt-[6-9]")
 """OpenAI's models that accept only ``max_completion_tokens``."""
@@ -47,51 +48,27 @@ _TAKES_TEMPERATURE = re.compile(r"gpt-5\.[1-4](?!-chat|-pro|-codex)")
 _THINKING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 
-def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
-    """Create the provider ``openai`` from its endpoint configuration."""
-    wire = ModelTransport(endpoint.max_reply_bytes)
-    return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
-
-
-def openai_provider(
-    *,
-    base_url: str | None = None,
-    api_key: str | None = None,
-    max_in_flight: int = MAX_IN_FLIGHT,
-    wire: Wire | None = None,
-) -> EndpointProvider:
-    """Create the provider ``openai`` for OpenAI itself, or the server at ``base_url``.
-
-    Only the given key is sent, never one from the environment. The provider closes ``wire``, which
-    defaults to a new transport.
-    """
-    dialect = ChatCompletions(base_url or DEFAULT_BASE_URL, api_key or _NO_KEY)
-    return EndpointProvider(dialect, wire or ModelTransport(), max_in_flight)
-
-
-class ChatCompletions:
+class ChatCompletions(WireFormat):
     """Implements ``WireFormat`` for the OpenAI Chat Completions API."""
 
-    name = _NAME
+    name = "openai"
+    default_base_url = "https://api.openai.com/v1"
     path = "/chat/completions"
-    other_apis: Mapping[str, type[Accumulator]] = MappingProxyType({responses.PATH: ResponseReply})
+    other_apis = MappingProxyType({responses.PATH: ResponseReply})
+    adaptable = (
+        *("max_tokens", "max_completion_tokens", "temperature", "seed", "stream_options"),
+        STREAM,
+    )
 
-    def __init__(self, base_url: str, api_key: str) -> None:
-        self.adaptable: tuple[str, ...] = (
-            *("max_tokens", "max_completion_tokens", "temperature", "seed", "stream_options"),
-            STREAM,
-        )
-        self.base_url = base_url.rstrip("/")
-        self.headers = {"authorization": f"Bearer {api_key}"}
-        self._host = urlsplit(base_url).hostname or ""
-        self._is_openai = self._host == urlsplit(DEFAULT_BASE_URL).hostname
-        self._origin = _NAME if self._is_openai else f"{_NAME} at {self._host}"
+    def headers_with(self, api_key: str) -> dict[str, str]:
+        """Return the headers of the API."""
+        return {"authorization": f"Bearer {api_key}"}
 
     def body(self, model: str, request: ModelRequest, omitted: frozenset[str]) -> dict[str, Any]:
         """Build the request body without the parameters in ``omitted``."""
-        of_mistral = self._host.endswith("mistral.ai") or "mistral" in model.lower()
+        of_mistral = self.host.endswith("mistral.ai") or "mistral" in model.lower()
         ids = MISTRAL_IDS if of_mistral else OPENAI_IDS
-        messages = sent_back(request.messages, ids, self._origin)
+        messages = sent_back(request.messages, ids, self.origin)
         body: dict[str, Any] = {
             "model": model,
             "messages": [self._message(message) for message in messages],
@@ -111,12 +88,7 @@ class ChatCompletions:
         if not reasons or _TAKES_TEMPERATURE.match(family):
             body["temperature"] = request.temperature
         body["seed"] = request.seed
-        if request.json_schema is not None:
-            schema = tidy(request.json_schema)
-            form = {"name": "reply", "schema": schema, "strict": is_strict(request.json_schema)}
-            body["response_format"] = {"type": "json_schema", "json_schema": form}
-        elif request.json_object:
-            body["response_format"] = {"type": "json_object"}
+        body["response_format"] = _response_format(request)
         rejected = omitted - {"max_tokens", "max_completion_tokens"}
         return {
             name: value
@@ -128,13 +100,13 @@ class ChatCompletions:
         """Return the parameter that limits the output; many servers do not know OpenAI's own."""
         names = ["max_completion_tokens", "max_tokens"]
         reasons = _REASONS.match(model.lower().rpartition("/")[2]) is not None
-        if not (reasons or self._is_openai):
+        if not (reasons or self.is_default):
             names.reverse()
         return names[names[0] in omitted]
 
     def accumulator(self, model: str, request: ModelRequest) -> "ChatReply":
         """Create an accumulator for the reply to a request."""
-        return ChatReply(model, self._origin, frozenset(tool.name for tool in request.tools))
+        return ChatReply(model, self.origin, frozenset(tool.name for tool in request.tools))
 
     def _message(self, message: Message) -> dict[str, Any]:
         written: dict[str, Any] = {"role": message.role}
@@ -143,7 +115,7 @@ class ChatCompletions:
         written["content"] = message.content
         if message.role != "assistant":
             return written
-        state = state_of(message, self._origin)
+        state = state_of(message, self.origin)
         for thought in state.get("thinking", ()):
             if (name := thought.get("id")) in _THINKING_FIELDS:
                 written[name] = written.get(name, "") + thought["content"]
@@ -161,6 +133,22 @@ class ChatCompletions:
                 for call in message.tool_calls
             ]
         return written
+
+
+openai_provider = partial(provider_of, ChatCompletions)
+
+
+def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
+    """Create the provider ``openai`` from its endpoint configuration."""
+    return provider_at(ChatCompletions, endpoint)
+
+
+def _response_format(request: ModelRequest) -> dict[str, Any] | None:
+    if request.json_schema is not None:
+        schema = tidy(request.json_schema)
+        form = {"name": "reply", "schema": schema, "strict": is_strict(request.json_schema)}
+        return {"type": "json_schema", "json_schema": form}
+    return {"type": "json_object"} if request.json_object else None
 
 
 def _offered(tool: ToolDefinition) -> dict[str, Any]:
@@ -258,10 +246,10 @@ class ChatReply(Accumulator):
             if text := joined_text(message.get(name)):
                 self.received.append(text)
         if audio := message.get("audio"):
-            self.received += [each for each in _texts_below(audio) if each]
+            self.received += texts_below(audio, _is_written)
         for name in ("tool_calls", "function_call"):
             if called := message.get(name):
-                self.received += [each for each in _texts_below(called) if each]
+                self.received += texts_below(called, _is_written)
                 self.received_calls += sum(map(_is_named, _each(called)))
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
@@ -374,7 +362,11 @@ class ChatReply(Accumulator):
 
 _PLAIN = frozenset({"content", "role"})
 _NOT_WRITTEN = frozenset({"id", "type", "index", "expires_at", "extra_content"})
-"""Fields of a tool call, or of a sound, that the model does not write."""
+
+
+def _is_written(name: str) -> bool:
+    """Return whether the model writes a field of a tool call, or of a sound."""
+    return name not in _NOT_WRITTEN
 
 
 def _each(calls: Any) -> Sequence[Any]:
@@ -385,19 +377,6 @@ def _is_named(call: Any) -> bool:
     """Return whether a part of a tool call has its name, with which it begins."""
     function = call.get("function", call) if isinstance(call, dict) else None
     return isinstance(function, dict) and bool(function.get("name"))
-
-
-def _texts_below(value: Any) -> Iterator[str]:
-    """Yield the texts that the model wrote in a tool call."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for each in value:
-            yield from _texts_below(each)
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            if name not in _NOT_WRITTEN:
-                yield from _texts_below(each)
 
 
 def _index(value: Any) -> int | None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -301,3 +301,15 @@ def joined_text(value: Any) -> str:
     if isinstance(value, dict):
         return joined_text(value.get("text", value.get("content", "")))
     return ""
+
+
+def texts_below(value: Any, is_written: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the texts in a part of a reply; ``is_written`` is whether the model writes a field."""
+    if isinstance(value, str) and value:
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts_below(each, is_written)
+    elif isinstance(value, dict):
+        for name in filter(is_written, value):
+            yield from texts_below(value[name], is_written)

@@ -1,13 +1,13 @@
 """Replies of OpenAI's Responses API, which clients of the gateway call with their own bodies."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from caseworker.models.counts import response_usage, uses_in
 from caseworker.models.ports import ModelReply, TokenUsage
 from caseworker.models.wires.finish_reasons import incomplete_of
-from caseworker.models.wires.reply import Accumulator, WrittenCall, joined_text
+from caseworker.models.wires.reply import Accumulator, WrittenCall, joined_text, texts_below
 
 PATH: Final = "/responses"
 LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -40,7 +40,7 @@ class ResponseReply(Accumulator):
             self.tool_uses = uses_in(self._items)
             self.is_hiding = False
             if document.get("output_index") not in self._shown_items:
-                self.received += [text for text in _texts_below(item) if text]
+                self.received += texts_below(item, _WRITTEN.__contains__)
         elif kind in LAST_EVENTS and isinstance(response, dict):
             self._finish(response)
         elif isinstance(document.get("output"), list):
@@ -75,7 +75,7 @@ class ResponseReply(Accumulator):
         items = response.get("output")
         self.tool_uses = uses_in(items or self._items)
         if not self.received:
-            self.received += [text for text in _texts_below(items) if text]
+            self.received += texts_below(items, _WRITTEN.__contains__)
         for item in items if isinstance(items, list) and items else self._items:
             if isinstance(item, dict):
                 self._item(item)
@@ -103,18 +103,6 @@ _WRITTEN: Final = frozenset(
 
 def _type_of(item: Any) -> Any:
     return item.get("type") if isinstance(item, dict) else None
-
-
-def _texts_below(item: Any) -> Iterator[str]:
-    """Yield the texts that the model wrote in an item."""
-    if isinstance(item, str):
-        yield item
-    elif isinstance(item, list):
-        for each in item:
-            yield from _texts_below(each)
-    elif isinstance(item, dict):
-        for name in _WRITTEN & item.keys():
-            yield from _texts_below(item[name])
 
 
 def _mappings(value: Any) -> list[Mapping[str, Any]]:

@@ -137,66 +137,59 @@ class Agents:
             Stop: a limit or a cancel request ended it; the cause is recorded in its state.
         """
         definition = task.definition
-        conversation = task.conversation(context)
-        limits = definition.limits.total_budget
-        scope = context.scope.child(definition.name, limits)
-        if context.run.journal is not None:
-            scope.restore(context.run.journal.spent_below(context.path))
-        most_seconds = limits.max_seconds
-        if most_seconds is not None:
-            scope.usage.resume(_worked_before(context))
-            most_seconds -= scope.usage.time_elapsed_seconds
-        context = replace(context, scope=scope)
-        state = AgentState(conversation)
+        state = AgentState(task.conversation(context))
+        context, max_seconds = _in_own_scope(definition, context)
         on_start(state)
         context.run.trace.annotate(context.trace_parent, {"agent": definition.name})
         begun_at = time.monotonic()
         try:
-            async with asyncio.timeout(most_seconds) as limit:
+            async with asyncio.timeout(max_seconds) as limit:
                 if definition.code is not None:
                     await self._run_code(definition.code, task, context, state)
                 else:
-                    offer = await self.offer(
-                        definition.tools, task.linked, context, depth=task.depth
-                    )
-                    loop = AgentLoop(
-                        definition=definition,
-                        context=context,
-                        state=state,
-                        offer=offer,
-                        wrap_up_reserve=self._wrap_up_reserve,
-                        is_late=limit.expired,
-                    )
-                    await loop.run()
+                    await self._run_loop(task, context, state, limit.expired)
         except BaseException as ended:
             late = isinstance(ended, TimeoutError) and limit.expired()
-            stop = scope.out_of_own_time() if late else None
-            if not isinstance(context.token.stop, HandOver):  # else another process resumes it
-                state.terminate_reason = _terminate_reason(stop or ended, context.token.stop)
-                ending = stop or context.token.stop or next(causes(ended))
-                state.error = _error_of(ending)
-            stopped = state.terminate_reason in ("aborted", "timeout")
-            if stopped and state.raw_content and state.incomplete in (None, Incomplete.CANCELLED):
-                state.incomplete = _CUT_OFF[str(state.terminate_reason)]
+            stop = context.scope.out_of_own_time() if late else None
+            _note_failure(state, ended, stop, context.token.stop)
             if stop is not None:
                 raise stop from None
             raise
         else:
             state.terminate_reason = "goal"
         finally:
+            about = {"agent": definition.name, "step_id": context.path.text}
             if isinstance(context.token.stop, HandOver):
-                log.info("agent.suspended", agent=definition.name, step_id=context.path.text)
+                log.info("agent.suspended", **about)
             else:
                 log.info(
                     "agent.ended",
-                    agent=definition.name,
-                    step_id=context.path.text,
+                    **about,
                     turns=state.turns,
                     terminate_reason=state.terminate_reason,
                     seconds=round(time.monotonic() - begun_at, 3),
-                    token_usage=int(scope.usage.of(Dimension.TOKENS)),
+                    token_usage=int(context.scope.usage.of(Dimension.TOKENS)),
                 )
         return state
+
+    async def _run_loop(
+        self,
+        task: AgentTask,
+        context: FlowContext,
+        state: AgentState,
+        is_late: Callable[[], bool],
+    ) -> None:
+        """Run the turns of an agent; see :class:`AgentLoop`."""
+        offer = await self.offer(task.definition.tools, task.linked, context, depth=task.depth)
+        loop = AgentLoop(
+            definition=task.definition,
+            context=context,
+            state=state,
+            offer=offer,
+            wrap_up_reserve=self._wrap_up_reserve,
+            is_late=is_late,
+        )
+        await loop.run()
 
     async def _run_code(
         self, name: str, task: AgentTask, context: FlowContext, state: AgentState
@@ -353,6 +346,39 @@ class _Called:
     def _failed(self, message: str, code: str) -> ToolResult:
         so_far = self._state.raw_content if self._state else ""
         return {**failure(message, code), **({"so_far": so_far} if so_far else {})}
+
+
+def _in_own_scope(
+    definition: AgentDefinition, context: FlowContext
+) -> tuple[FlowContext, float | None]:
+    """Return the context with the agent's own budget scope, and its remaining seconds if limited.
+
+    The scope contains what earlier executions of the run spent on the agent.
+    """
+    limits = definition.limits.total_budget
+    scope = context.scope.child(definition.name, limits)
+    if context.run.journal is not None:
+        scope.restore(context.run.journal.spent_below(context.path))
+    max_seconds = limits.max_seconds
+    if max_seconds is not None:
+        scope.usage.resume(_worked_before(context))
+        max_seconds -= scope.usage.time_elapsed_seconds
+    return replace(context, scope=scope), max_seconds
+
+
+def _note_failure(
+    state: AgentState, ended: BaseException, own_stop: Stop | None, step_stop: Stop | None
+) -> None:
+    """Store why an agent failed or was stopped, unless another process resumes it.
+
+    ``own_stop`` results from the agent's time limit, ``step_stop`` from its step.
+    """
+    if not isinstance(step_stop, HandOver):
+        state.terminate_reason = _terminate_reason(own_stop or ended, step_stop)
+        state.error = _error_of(own_stop or step_stop or next(causes(ended)))
+    stopped = state.terminate_reason in ("aborted", "timeout")
+    if stopped and state.raw_content and state.incomplete in (None, Incomplete.CANCELLED):
+        state.incomplete = _CUT_OFF[str(state.terminate_reason)]
 
 
 def _worked_before(context: FlowContext) -> float:

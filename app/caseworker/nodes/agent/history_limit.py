@@ -6,7 +6,7 @@ from typing import Any
 
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import CONVERSATION_SUMMARISED, CONVERSATION_TRIMMED
-from caseworker.models.gateway import ModelGateway
+from caseworker.models.gateway import LogicalCall, ModelGateway
 from caseworker.models.ports import Incomplete, Message, ToolDefinition
 from caseworker.nodes.agent import requests
 from caseworker.nodes.agent.activity import TurnActivity
@@ -73,8 +73,7 @@ class Shortening:
         text = "\n\n".join(
             f"{one.role}: {one.content}" for one in plain_messages(cut.messages_dropped)
         )
-        completion = await self.context.service(ModelGateway).complete(
-            self.context,
+        call = LogicalCall(
             key=f"turn/{number}/summary",
             name="summary",
             messages=(
@@ -83,6 +82,7 @@ class Shortening:
             ),
             **options,
         )
+        completion = await self.context.service(ModelGateway).complete(self.context, call)
         if completion.incomplete is not None:
             return completion.incomplete
         summary = f"Summary of what was said before: {completion.text}"

@@ -20,7 +20,7 @@ from caseworker.core.budget.usage import BudgetExceededError, Charge
 from caseworker.engine.call import CallFailedError
 from caseworker.engine.context import FlowContext
 from caseworker.engine.report import class_of
-from caseworker.models.gateway import Completion, ModelGateway, Tier
+from caseworker.models.gateway import Completion, LogicalCall, ModelGateway, Tier
 from caseworker.models.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
 from caseworker.nodes.agent import requests
 from caseworker.nodes.agent.activity import TurnActivity
@@ -199,18 +199,18 @@ class AgentLoop:
         if self.is_late():
             raise asyncio.CancelledError
         stream = activity.stream() if self.definition.model.stream else None
+        call = LogicalCall(
+            key=key,
+            name=name,
+            messages=messages,
+            tools=tools,
+            json_schema=None if tools else self._output.schema,
+            on_delta=None if stream is None else stream.on_delta,
+            charge=_ONE_TURN if name in ("turn", _WRAP_UP) else {},
+            **self._model_options(),
+        )
         try:
-            completion = await self.context.service(ModelGateway).complete(
-                self.context,
-                key=key,
-                name=name,
-                messages=messages,
-                tools=tools,
-                json_schema=None if tools else self._output.schema,
-                on_delta=None if stream is None else stream.on_delta,
-                charge=_ONE_TURN if name in ("turn", _WRAP_UP) else {},
-                **self._model_options(),
-            )
+            completion = await self.context.service(ModelGateway).complete(self.context, call)
         except BaseException as ended:
             if text := activity.streamed_text():
                 late = getattr(ended, "error_class", None) == "TimeoutError"

@@ -20,7 +20,7 @@ from caseworker.nodes.agent.functions import OfferedFunction
 from caseworker.nodes.agent.output import FINISH
 from caseworker.nodes.toolset import Toolset, tool_context
 from caseworker.platform.logs.redaction import redact_text
-from caseworker.tools.dispatch import ToolDispatch
+from caseworker.tools.dispatch import ToolDispatch, ToolRequest
 from caseworker.tools.ports import ToolResult, ToolSpec, failure
 
 MAX_NAME_CHARS = 64
@@ -242,15 +242,15 @@ class AgentTools:
         call_id: str,
         args: Mapping[str, Any],
     ) -> ToolResult:
-        return await self._dispatch.run(
-            context,
+        request = ToolRequest(
             name=name,
             args=args,
             key=key,
             call_id=call_id,
-            tool_context=tool_context(context, self._timezone),
+            context=tool_context(context, self._timezone),
             requires_approval=requires_approval,
         )
+        return await self._dispatch.run(context, request)
 
     def _agent(self, agent: LinkedAgent) -> OfferedTool:
         definition = agent.definition

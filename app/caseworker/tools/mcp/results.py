@@ -90,11 +90,7 @@ async def mcp_result_of(name: str, answer: CallToolResult, context: ToolContext)
         await parts.add(part)
     text = _storable("\n".join(parts.texts))
     if answer.is_error:
-        contents = [each["text"] for each in parts.resources if "text" in each]
-        if not text and structured is not None:
-            contents.insert(0, json.dumps(stored, ensure_ascii=False))
-        text = "\n".join(filter(None, (text, *contents, *parts.omitted)))
-        return failure(_storable(text) or "The tool failed and did not say why.", "tool_error")
+        return _error_result(text, stored, parts)
     result: ToolResult = {}
     if text or (structured is None and not parts.resources):
         result["text"] = text
@@ -105,6 +101,14 @@ async def mcp_result_of(name: str, answer: CallToolResult, context: ToolContext)
     if parts.omitted:
         result["omitted"] = parts.omitted
     return result
+
+
+def _error_result(text: str, structured: Any, parts: "_Parts") -> ToolResult:
+    contents = [each["text"] for each in parts.resources if "text" in each]
+    if not text and structured is not None:
+        contents.insert(0, json.dumps(structured, ensure_ascii=False))
+    text = "\n".join(filter(None, (text, *contents, *parts.omitted)))
+    return failure(_storable(text) or "The tool failed and did not say why.", "tool_error")
 
 
 def _text_of(part: ContentBlock) -> str | None:

@@ -203,12 +203,21 @@ class McpSession:
 
     async def _failure_of(self, error: MCPError, delivery: DeliveryState) -> ToolRefusedError:
         """Return the failure of a call for an error of the protocol or of the transport."""
-        if delivery.too_large:
+        code = "too_large" if delivery.too_large else _CODES.get(error.code, "tool_error")
+        loss = None if delivery.too_large else await self._loss_of(error, delivery, code)
+        if loss is not None:
+            return loss
+        if code == "unfit_result":  # the SDK quotes parts of the answer
+            return ToolRefusedError("The server's answer cannot be read.", code=code)
+        if code == "too_large":
             max_bytes = self.config.max_message_bytes
-            return ToolRefusedError(
-                f"The answer has more than {max_bytes:,} bytes.", code="too_large"
-            )
-        code = _CODES.get(error.code, "tool_error")
+            return ToolRefusedError(f"The answer has more than {max_bytes:,} bytes.", code=code)
+        return ToolRefusedError(error.message, code=code)
+
+    async def _loss_of(
+        self, error: MCPError, delivery: DeliveryState, code: str
+    ) -> CallLostError | None:
+        """Return the failure if an error means that the session or the server was lost."""
         if delivery.session_lost:
             self.has_answered = True
             self._retire(error.message)
@@ -232,12 +241,7 @@ class McpSession:
             # The server answered, and may mean a session of the tool, such as a browser's.
             self._retire(error.message)
             return CallLostError(error.message, may_be_taken=True, code=code)
-        if code == "unfit_result":  # the SDK quotes parts of the answer
-            return ToolRefusedError("The server's answer cannot be read.", code=code)
-        if code == "too_large":
-            max_bytes = self.config.max_message_bytes
-            return ToolRefusedError(f"The answer has more than {max_bytes:,} bytes.", code=code)
-        return ToolRefusedError(error.message, code=code)
+        return None
 
     async def _can_list(self) -> bool:
         """List the tools again; return whether the session still accepts calls."""

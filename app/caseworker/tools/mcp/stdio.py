@@ -124,6 +124,85 @@ class Lines:
             raise FloodError("messages that answer nothing")
 
 
+class _Child:
+    """The pipes of an MCP server process, with a task for each of them."""
+
+    def __init__(
+        self, process: Process, config: ServerConfig, note_end: Callable[[str], None]
+    ) -> None:
+        self._stdin = cast("asyncio.StreamWriter", process.stdin)
+        self._stdout = cast("asyncio.StreamReader", process.stdout)
+        self._stderr = cast("asyncio.StreamReader", process.stderr)
+        self._process = process
+        self._lines = Lines(config.max_message_bytes)
+        self._note_end = note_end
+        self._tail = bytearray()
+        """The end of the output of its stderr."""
+        self._incoming, self._read_stream = anyio.create_memory_object_stream[
+            SessionMessage | Exception
+        ](0)
+        self._write_stream, self._outgoing = create_context_streams[SessionMessage](_QUEUED)
+        self.streams: Streams = self._read_stream, self._write_stream
+        pumps = (self._keep_complaints, self._read, self._write)
+        self._pumps = [asyncio.create_task(pump()) for pump in pumps]
+
+    async def close(self) -> None:
+        """Stop the process and its process group."""
+        try:
+            self._stdin.close()
+            await _end(self._process)
+        finally:
+            _signal_group(self._process, signal.SIGKILL)
+            for pump in self._pumps:
+                pump.cancel()
+            await asyncio.wait(self._pumps)
+            # Grandchildren may hold the pipes open, and asyncio has no public way to close our
+            # ends.
+            self._process._transport.close()  # type: ignore[attr-defined]
+            for stream in (self._incoming, *self.streams, self._outgoing):
+                stream.close()
+
+    async def _read(self) -> None:
+        reason = ""
+        try:
+            while chunk := await self._stdout.read(_CHUNK_BYTES):
+                for message in self._lines.feed(chunk):
+                    await self._incoming.send(message)
+                await asyncio.sleep(0)
+        except FloodError as flood:
+            reason = f"It flooded: {flood}. "
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            pass
+        finally:
+            self._incoming.close()
+            output = bytes(self._tail).decode(errors="replace")
+            if len(self._tail) == _STDERR_BYTES:  # its first word is cut: a mask may not find it
+                output = output.lstrip().partition(" ")[2] or output.partition("\n")[2]
+            self._note_end(reason + output.strip())
+
+    async def _write(self) -> None:
+        delivery = DeliveryState()
+        try:
+            async for message in self._outgoing:
+                context = self._outgoing.last_context
+                delivery = (context and context.get(DELIVERY)) or DeliveryState()
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                delivery.may_be_taken = True
+                self._stdin.write(text.encode() + b"\n")
+                await self._stdin.drain()
+        except anyio.ClosedResourceError:
+            pass
+        except OSError:  # the child closed its stdin, so it has not read the end of this line
+            delivery.may_be_taken = False
+            self._note_end("It closed its input.")
+            self._incoming.close()
+
+    async def _keep_complaints(self) -> None:
+        while chunk := await self._stderr.read(_CHUNK_BYTES):
+            self._tail.extend(chunk)
+            del self._tail[: max(0, len(self._tail) - _STDERR_BYTES)]
+
+
 @asynccontextmanager
 async def stdio_transport(
     config: ServerConfig, ended: Callable[[str], None]
@@ -143,70 +222,11 @@ async def stdio_transport(
         env={**get_default_environment(), **config.env},
         start_new_session=True,
     )
-    stdin = cast("asyncio.StreamWriter", process.stdin)
-    stdout = cast("asyncio.StreamReader", process.stdout)
-    stderr = cast("asyncio.StreamReader", process.stderr)
-    incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write_stream, outgoing = create_context_streams[SessionMessage](_QUEUED)
-    tail = bytearray()
-
-    async def read() -> None:
-        lines, reason = Lines(config.max_message_bytes), ""
-        try:
-            while chunk := await stdout.read(_CHUNK_BYTES):
-                for message in lines.feed(chunk):
-                    await incoming.send(message)
-                await asyncio.sleep(0)
-        except FloodError as flood:
-            reason = f"It flooded: {flood}. "
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-            pass
-        finally:
-            incoming.close()
-            output = bytes(tail).decode(errors="replace")
-            if len(tail) == _STDERR_BYTES:  # its first word is cut, so a mask may not find it
-                output = output.lstrip().partition(" ")[2] or output.partition("\n")[2]
-            ended(reason + output.strip())
-
-    async def write() -> None:
-        delivery = DeliveryState()
-        try:
-            async for message in outgoing:
-                context = outgoing.last_context
-                delivery = (context and context.get(DELIVERY)) or DeliveryState()
-                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                delivery.may_be_taken = True
-                stdin.write(text.encode() + b"\n")
-                await stdin.drain()
-        except anyio.ClosedResourceError:
-            pass
-        except OSError:  # the child closed its stdin, so it has not read the end of this line
-            delivery.may_be_taken = False
-            ended("It closed its input.")
-            incoming.close()
-
-    async def keep_complaints() -> None:
-        while chunk := await stderr.read(_CHUNK_BYTES):
-            tail.extend(chunk)
-            del tail[: max(0, len(tail) - _STDERR_BYTES)]
-
-    pumps = [asyncio.create_task(pump()) for pump in (keep_complaints, read, write)]
+    child = _Child(process, config, ended)
     try:
-        yield read_stream, write_stream
+        yield child.streams
     finally:
-        try:
-            stdin.close()
-            await _end(process)
-        finally:
-            _signal_group(process, signal.SIGKILL)
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.wait(pumps)
-            # Grandchildren may hold the pipes open, and asyncio has no public way to close our
-            # ends.
-            process._transport.close()  # type: ignore[attr-defined]
-            for stream in (incoming, read_stream, write_stream, outgoing):
-                stream.close()
+        await child.close()
 
 
 async def _end(process: Process) -> None:

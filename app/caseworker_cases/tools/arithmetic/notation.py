@@ -37,67 +37,100 @@ def malformed(message: str) -> ToolRefusedError:
 
 def to_python(text: str, *, functions: Container[str], constants: Container[str]) -> str:
     """Translate ``text`` to a Python expression that uses only the given names."""
-    pieces: list[str] = []
-    groups: list[int] = []  # where the open parentheses start in pieces, with their function
-    operand: int | None = None  # where the operand just read starts; None after an operator
-
-    def wrap(before: str, after: str) -> None:
-        pieces[operand:] = [before + "".join(pieces[operand:]) + after]
-
+    expression = _Expression(functions, constants)
     for (kind, lexeme), (_, following) in pairwise([*_tokens(text), ("", "")]):
-        if operand is not None and (kind != "sign" or lexeme == "("):
+        expression.add(kind, lexeme, following)
+    return expression.end()
+
+
+class _Expression:
+    """The Python expression for the tokens so far."""
+
+    def __init__(self, functions: Container[str], constants: Container[str]) -> None:
+        self._functions = functions
+        self._constants = constants
+        self._pieces: list[str] = []
+        self._groups: list[int] = []
+        """Where the open parentheses start in the pieces, with their function."""
+        self._operand: int | None = None
+        """Where the operand just read starts; None after an operator."""
+
+    def add(self, kind: str, lexeme: str, following: str) -> None:
+        """Translate a token, which ``following`` comes after."""
+        if self._operand is not None and (kind != "sign" or lexeme == "("):
             raise malformed(f"an operator is missing before {_quoted(lexeme)!r}")
+        if kind == "sign":
+            self._add_sign(lexeme, following)
+            return
         name = lexeme.lower()
-        if kind == "number" or (kind == "name" and name in constants):
-            operand = len(pieces)
-            pieces.append(_checked_number(lexeme) if kind == "number" else name)
-        elif kind == "name":
-            if name not in functions:
-                raise malformed(f"{_quoted(lexeme)!r} is neither a function nor a constant here")
-            if following != "(":
-                raise malformed(f"{name} needs its argument in parentheses: {name}(2)")
-            pieces.append(name)
-        elif lexeme == "(":
-            if len(groups) >= MAX_DEPTH:
+        if kind == "number" or name in self._constants:
+            self._operand = len(self._pieces)
+            self._pieces.append(_checked_number(lexeme) if kind == "number" else name)
+            return
+        if name not in self._functions:
+            raise malformed(f"{_quoted(lexeme)!r} is neither a function nor a constant here")
+        if following != "(":
+            raise malformed(f"{name} needs its argument in parentheses: {name}(2)")
+        self._pieces.append(name)
+
+    def end(self) -> str:
+        """Return the whole expression."""
+        if self._groups or self._operand is None:
+            raise malformed("a number or a closing parenthesis is missing at the end")
+        return "".join(self._pieces)
+
+    def _add_sign(self, sign: str, following: str) -> None:
+        pieces = self._pieces
+        if sign == "(":
+            if len(self._groups) >= MAX_DEPTH:
                 raise calculation_too_large(f"parentheses are nested more than {MAX_DEPTH} deep")
-            groups.append(len(pieces) - (bool(pieces) and pieces[-1] in functions))
+            has_function = bool(pieces) and pieces[-1] in self._functions
+            self._groups.append(len(pieces) - has_function)
             pieces.append("(")
-        elif lexeme in {"+", "-"} and operand is None:
-            pieces.append(lexeme)
-        elif operand is None:
-            raise malformed(f"a number is missing before {lexeme!r}")
-        elif lexeme == "!":
+        elif sign in {"+", "-"} and self._operand is None:
+            pieces.append(sign)
+        elif self._operand is None:
+            raise malformed(f"a number is missing before {sign!r}")
+        elif sign == "!":
             if pieces[-1].startswith("factorial("):
                 raise malformed("'!!' can mean two things; write factorial(factorial(n))")
-            wrap("factorial(", ")")
-        elif lexeme == "%" and following in {"+", "-"}:
+            self._wrap("factorial(", ")")
+        elif sign == "%" and following in {"+", "-", *_AFTER_PERCENT}:
+            self._add_percent(self._operand, following)
+        elif sign in {")", ","}:
+            self._end_argument(sign)
+        else:
+            pieces.append(f" {sign} ")
+            self._operand = None
+
+    def _add_percent(self, operand: int, following: str) -> None:
+        if following in {"+", "-"}:
             raise malformed(
                 "'%' before a sign can be a percentage or a remainder; write mod(a, b) or a/100"
             )
-        elif lexeme == "%" and following in _AFTER_PERCENT:
-            sign = pieces[operand - 1].strip() if operand and " " in pieces[operand - 1] else ""
-            if sign in {"+", "-"} and following not in _SCALES:
-                raise malformed(
-                    f"a {sign} b% can mean two things; write a {sign} b/100 or a * (1 {sign} b/100)"
-                )
-            wrap("(", "/100)")
-        elif lexeme in {")", ","}:
-            if not groups:
-                raise malformed(f"{lexeme!r} stands outside parentheses")
-            if lexeme == ",":
-                if pieces[groups[-1]] == "(":
-                    raise malformed("a comma separates arguments; write 1000 and not 1,000")
-                pieces.append(", ")
-                operand = None
-            else:
-                pieces.append(")")
-                operand = groups.pop()
-        else:
-            pieces.append(f" {lexeme} ")
-            operand = None
-    if groups or operand is None:
-        raise malformed("a number or a closing parenthesis is missing at the end")
-    return "".join(pieces)
+        before = self._pieces[operand - 1] if operand else ""
+        sign = before.strip() if " " in before else ""
+        if sign in {"+", "-"} and following not in _SCALES:
+            raise malformed(
+                f"a {sign} b% can mean two things; write a {sign} b/100 or a * (1 {sign} b/100)"
+            )
+        self._wrap("(", "/100)")
+
+    def _end_argument(self, sign: str) -> None:
+        if not self._groups:
+            raise malformed(f"{sign!r} stands outside parentheses")
+        if sign == ")":
+            self._pieces.append(sign)
+            self._operand = self._groups.pop()
+            return
+        if self._pieces[self._groups[-1]] == "(":
+            raise malformed("a comma separates arguments; write 1000 and not 1,000")
+        self._pieces.append(", ")
+        self._operand = None
+
+    def _wrap(self, before: str, after: str) -> None:
+        at = self._operand
+        self._pieces[at:] = [before + "".join(self._pieces[at:]) + after]
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

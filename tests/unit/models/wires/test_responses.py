@@ -5,7 +5,7 @@ from typing import Any
 
 from caseworker.gateway.dialects.offered import objects_in
 from caseworker.models.ports import Incomplete, ModelReply
-from caseworker.models.wires.endpoint import ReplyBody
+from caseworker.models.wires.reply_body import ReplyBody
 from caseworker.models.wires.responses import ResponseReply
 
 MESSAGE = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from caseworker.models.wires.sse import EventParser, ServerSentEvent
+from caseworker.models.wires.reply_body import EventParser, ServerSentEvent
 
 STREAM = (
     b"\xef\xbb\xbf: a comment\r\nevent: first\rdata: 1\ndata:2\r\n\r\nid: 7\nretry: 9\n\n"
