@@ -22,7 +22,7 @@ POTS: Final = re.compile(
     r"(Bounded)?Semaphore|R?Lock|Condition|(Lifo|Priority|Simple)?Queue|(Thread|Process)Pool\w+"
     r"|CapacityLimiter|Limits|TCPConnector|(Async)?ConnectionPool|create_async_engine"
     r"|(LRU|LFU|TTL|TLRU)Cache|lru_cache|BatchSpanProcessor|_Bare|Fair(Slots|Queue|Threads)"
-    r"|CallThreads|BlockingPool|Shares|EventStreams|BodiesUnderWay|PacedThread"
+    r"|CallThreads|BlockingPool|Shares|EventStreams|BodyMemory|PacedThread"
     r"|(Run|Step)Slots|LoopTurns|GroupCommit|BackgroundQueue"
 )
 """Names of functions and classes that create something of limited size."""
@@ -83,7 +83,7 @@ SHARED: Final = {
     "caseworker/platform/fair_threads.py FairSlots": PART,
     "caseworker/platform/fair_threads.py FairThreads": "threads for work that takes CPU time",
     "caseworker/platform/fair_threads.py RLock": PART,
-    "caseworker/platform/http/application.py BodiesUnderWay": "memory for bodies",
+    "caseworker/platform/http/application.py BodyMemory": "memory for bodies",
     "caseworker/platform/http/application.py Lock": ONCE,
     "caseworker/platform/http/application.py Shares": "requests in progress",
     "caseworker/platform/http/forwarding.py LRUCache": OF_ONE,

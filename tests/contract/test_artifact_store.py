@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from caseworker.features.artifacts.postgres import PostgresArtifacts
-from caseworker.features.artifacts.storage import KeepOutcome, NewArtifact, StoredArtifact
+from caseworker.features.artifacts.storage import NewArtifact, SaveOutcome, StoredArtifact
 from caseworker.runs.errors import ArtifactNotFoundError, RunNotFoundError
 from caseworker.runs.ports import JournalStore, JournalWrite, RunStore
 from caseworker.runs.run import CancelRequest, Run, RunKey, RunSource, RunStatus
@@ -39,7 +39,7 @@ class Stores:
         assert taken is not None
         return taken
 
-    async def save(self, run: Run, new: NewArtifact) -> KeepOutcome:
+    async def save(self, run: Run, new: NewArtifact) -> SaveOutcome:
         return await self.files.save(run.key, run.fence, new, LIMITS)
 
     async def names(self, key: RunKey = KEY) -> list[str]:
@@ -68,7 +68,7 @@ async def test_what_is_kept_comes_back_as_it_was(stores: Stores) -> None:
     kept = await stores.save(run, new)
     stored = await stores.one("plot-1.png")
 
-    assert kept is KeepOutcome.STORED
+    assert kept is SaveOutcome.STORED
     assert (stored.media_type, stored.size_bytes, stored.sha256) == (
         "image/png",
         len(BIG),
@@ -114,7 +114,7 @@ async def test_a_file_that_is_kept_again_is_the_same_file(stores: Stores) -> Non
 
     again = await stores.save(await stores.lost(run), new)
 
-    assert again is KeepOutcome.STORED
+    assert again is SaveOutcome.STORED
     assert await stores.one("plot-1.png") == before
 
 
@@ -146,7 +146,7 @@ async def test_only_the_owner_keeps_files(stores: Stores) -> None:
     queued = await stores.save(owner, new_artifact("a.png"))
     nobody = await stores.save(replace(run, key=RunKey("default", "x")), new_artifact("a.png"))
 
-    assert [frozen, queued, nobody] == [KeepOutcome.LOST, KeepOutcome.LOST, KeepOutcome.LOST]
+    assert [frozen, queued, nobody] == [SaveOutcome.LOST, SaveOutcome.LOST, SaveOutcome.LOST]
     assert await stores.names() == []
 
 
@@ -162,7 +162,7 @@ async def test_a_run_that_has_ended_keeps_what_it_has_and_no_more(
     late = await stores.save(run, new_artifact("b.png"))
     changed = await stores.save(run, new_artifact("a.png", b"other bytes"))
 
-    assert (late, changed) == (KeepOutcome.LOST, KeepOutcome.LOST)
+    assert (late, changed) == (SaveOutcome.LOST, SaveOutcome.LOST)
     assert await stores.names() == ["a.png"]
     assert await stores.bytes_of(await stores.one("a.png")) == b"bytes"
 
@@ -174,9 +174,9 @@ async def test_a_run_keeps_no_more_files_than_it_may(stores: Stores) -> None:
     for number in (1, 2, 3):
         await stores.save(run, new_artifact(f"{number}.png"))
 
-    assert await stores.save(run, new_artifact("4.png")) is KeepOutcome.FULL
-    assert await stores.save(run, new_artifact("1.png")) is KeepOutcome.STORED
-    assert await stores.save(run, new_artifact("1.png", b"another")) is KeepOutcome.STORED
+    assert await stores.save(run, new_artifact("4.png")) is SaveOutcome.FULL
+    assert await stores.save(run, new_artifact("1.png")) is SaveOutcome.STORED
+    assert await stores.save(run, new_artifact("1.png", b"another")) is SaveOutcome.STORED
     assert await stores.names() == ["2.png", "3.png", "1.png"]
 
 
@@ -186,11 +186,11 @@ async def test_a_run_keeps_no_more_bytes_than_it_may(stores: Stores) -> None:
     run = await stores.claimed()
     await stores.save(run, new_artifact("1.png", bytes(1_500_000)))
 
-    assert await stores.save(run, new_artifact("2.png", bytes(500_001))) is KeepOutcome.FULL
-    assert await stores.save(run, new_artifact("1.png", bytes(2_000_001))) is KeepOutcome.FULL
-    assert await stores.save(run, new_artifact("2.png", bytes(500_000))) is KeepOutcome.STORED
-    assert await stores.save(run, new_artifact("1.png", b"less")) is KeepOutcome.STORED
-    assert await stores.save(run, new_artifact("3.png", bytes(1_499_996))) is KeepOutcome.STORED
+    assert await stores.save(run, new_artifact("2.png", bytes(500_001))) is SaveOutcome.FULL
+    assert await stores.save(run, new_artifact("1.png", bytes(2_000_001))) is SaveOutcome.FULL
+    assert await stores.save(run, new_artifact("2.png", bytes(500_000))) is SaveOutcome.STORED
+    assert await stores.save(run, new_artifact("1.png", b"less")) is SaveOutcome.STORED
+    assert await stores.save(run, new_artifact("3.png", bytes(1_499_996))) is SaveOutcome.STORED
 
 
 @pytest.mark.req("002/23.3")
@@ -205,8 +205,8 @@ async def test_files_that_are_kept_at_once_share_the_room_there_is(stores: Store
         ]
 
     kept = [save.result() for save in saves]
-    assert kept.count(KeepOutcome.STORED) == len(await stores.names()) == 3
-    assert kept.count(KeepOutcome.FULL) == 7
+    assert kept.count(SaveOutcome.STORED) == len(await stores.names()) == 3
+    assert kept.count(SaveOutcome.FULL) == 7
 
 
 async def test_tenants_and_runs_never_meet(stores: Stores) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import CONTINUES, TAKEN_OVER, NodeKind
+from caseworker.core.trace.node import CONTINUES, IMPORTED_FROM, NodeKind
 from caseworker.runs.errors import (
     InvalidRunError,
     QueueFullError,
@@ -202,7 +202,7 @@ class TestAccepting:
         assert snapshot is not None
         nodes = snapshot["nodes"].values()
         assert snapshot["aggregates"]["total_cost_usd"] == 0
-        assert any(TAKEN_OVER in node["metadata"] for node in nodes)
+        assert any(IMPORTED_FROM in node["metadata"] for node in nodes)
         assert '"run_id": "case-1"' in json.dumps(next(iter(nodes))["metadata"][CONTINUES])
 
     @pytest.mark.parametrize("seed", range(5))
@@ -245,7 +245,7 @@ class TestAccepting:
         assert accepted.run.status is RunStatus.HALTED
         assert snapshot is not None
         assert violations(snapshot) == []
-        assert any(TAKEN_OVER in node["metadata"] for node in snapshot["nodes"].values())
+        assert any(IMPORTED_FROM in node["metadata"] for node in snapshot["nodes"].values())
 
     async def test_a_run_that_is_cancelled_before_it_starts_shows_imported_results(
         self, ports: Ports

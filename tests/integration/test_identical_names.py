@@ -280,7 +280,7 @@ async def releases(side: Side) -> None:
 def finishes(run_id: str) -> Step:
     async def step(side: Side) -> Any:
         finished = await side.api.journal.finish(end_of(side.owned[run_id]))
-        return finished.done, finished.frees_place
+        return finished.done, finished.frees_capacity
 
     step.__name__ = f"finish {run_id}"
     return step

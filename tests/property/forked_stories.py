@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
-from caseworker.core.trace.node import TAKEN_OVER
+from caseworker.core.trace.node import IMPORTED_FROM
 from caseworker.engine.events import STEP_STARTED
 from caseworker.runs.run import CallRecord, NewRun, Run, RunKey, RunKind, RunRequest, RunSource
 from tests.property.resumed_stories import LOOK_ON_SECONDS, GraphRun
@@ -40,7 +40,7 @@ class ForkedJournal:
     @cached_property
     def imported(self) -> set[str]:
         """Return the IDs of the nodes that the fork imported."""
-        return {id_ for id_, each in self.after.items() if TAKEN_OVER in each.node["metadata"]}
+        return {id_ for id_, each in self.after.items() if IMPORTED_FROM in each.node["metadata"]}
 
     @property
     def imported_results(self) -> set[str | None]:
@@ -175,9 +175,9 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any], run_id: str) -> Iter
             yield f"{old['node_id']}.{name} was {old[name]}, and is {new[name]}"
     if new["cost_usd"] or new["tokens_in"] or new["end_ts_ms"] != new["start_ts_ms"]:
         yield f"{new['node_id']} has used something again"
-    mark = new["metadata"][TAKEN_OVER]
-    if TAKEN_OVER in old["metadata"]:
-        if mark != old["metadata"][TAKEN_OVER]:
+    mark = new["metadata"][IMPORTED_FROM]
+    if IMPORTED_FROM in old["metadata"]:
+        if mark != old["metadata"][IMPORTED_FROM]:
             yield f"{new['node_id']} does not name the run that made the call"
     elif (mark["run_id"], mark["node_id"]) != (run_id, old["node_id"]):
         yield f"{new['node_id']} comes from {run_id}, not from {mark}"

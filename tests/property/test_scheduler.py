@@ -51,7 +51,7 @@ class Execution:
         self.settled.add(ended)
         fact = StepFailed(ended) if badly else StepFinished(ended, self.produced[ended])
         self.facts.append(fact)
-        orders = self.scheduler.tell(fact)
+        orders = self.scheduler.apply(fact)
         self.obey(orders)
         return orders
 
@@ -105,7 +105,7 @@ def test_the_same_facts_give_the_same_orders(execution: Execution) -> None:
     again = Scheduler(Topology(execution.graph))
     repeated = again.begin()
     for fact in execution.facts:
-        repeated += again.tell(fact)
+        repeated += again.apply(fact)
     assert repeated == execution.orders
 
 

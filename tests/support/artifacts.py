@@ -5,7 +5,7 @@ import hashlib
 from dataclasses import dataclass
 
 from caseworker.features.artifacts.postgres import PostgresArtifacts
-from caseworker.features.artifacts.storage import ArtifactLimits, KeepOutcome, NewArtifact
+from caseworker.features.artifacts.storage import ArtifactLimits, NewArtifact, SaveOutcome
 from caseworker.runs.ports import RunStore
 from caseworker.runs.run import Run, RunKey
 from tests.support.limits import artifact_limits
@@ -33,14 +33,14 @@ class SavedFiles:
 
     def __init__(self) -> None:
         self.kept: dict[str, NewArtifact] = {}
-        self.answer = KeepOutcome.STORED
+        self.answer = SaveOutcome.STORED
         """The answer to every file to be stored."""
 
     async def save(
         self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits
-    ) -> KeepOutcome:
+    ) -> SaveOutcome:
         await asyncio.sleep(0)
-        if self.answer is KeepOutcome.STORED:
+        if self.answer is SaveOutcome.STORED:
             self.kept[new.slot] = new
         return self.answer
 
@@ -63,7 +63,7 @@ async def run_with_files(
     """Return a running run with these files."""
     run = (await runs.accept(new_run(run_id), worker_id="w1")).run
     for new in made:
-        assert await files.save(run.key, run.fence, new, LIMITS) is KeepOutcome.STORED
+        assert await files.save(run.key, run.fence, new, LIMITS) is SaveOutcome.STORED
     return run
 
 

@@ -49,7 +49,7 @@ def _row(row: Fields) -> str:
     notes = [
         f"values {values}" if values else "",
         f"unless {free}" if free else "",
-        f"unless with `{row.unless_beside}`" if row.unless_beside else "",
+        f"unless with `{row.unless_with}`" if row.unless_with else "",
         row.reason,
     ]
     about = "; ".join(filter(None, notes))

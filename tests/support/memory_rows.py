@@ -11,7 +11,7 @@ from caseworker.core.trace.frozen_json import thawed
 from caseworker.core.trace.node import (
     CONTINUES,
     ESTIMATED,
-    TAKEN_OVER,
+    IMPORTED_FROM,
     WAITED_FOR_MODEL_MS,
     WAITED_MS,
 )
@@ -84,7 +84,7 @@ def journal_of(row: Row) -> list[CallRecord]:
 
 def ended_calls_of(row: Row) -> int:
     ended = (record for record in row.calls.values() if record.outcome == "result")
-    own = (record for record in ended if TAKEN_OVER not in record.node["metadata"])
+    own = (record for record in ended if IMPORTED_FROM not in record.node["metadata"])
     return len({record.call_key for record in own})
 
 
@@ -164,10 +164,10 @@ def take_over(source: Row, row: Row, key: RunKey, until: str | None, at_ms: int)
         where = {"run_id": run_id, "node_id": record.node_id}
         usage = {name: node[name] for name in ("cost_usd", "tokens_in", "tokens_out")}
         times = {name: node[name] for name in ("start_ts_ms", "end_ts_ms")}
-        made = node["metadata"].get(TAKEN_OVER, {**where, **times, "usage": usage})
-        dropped = (ESTIMATED, WAITED_MS, WAITED_FOR_MODEL_MS, CONTINUES, TAKEN_OVER)
+        made = node["metadata"].get(IMPORTED_FROM, {**where, **times, "usage": usage})
+        dropped = (ESTIMATED, WAITED_MS, WAITED_FOR_MODEL_MS, CONTINUES, IMPORTED_FROM)
         about = {name: it for name, it in node["metadata"].items() if name not in dropped}
-        about |= {CONTINUES: where} if goes_on else {TAKEN_OVER: made}
+        about |= {CONTINUES: where} if goes_on else {IMPORTED_FROM: made}
         node |= {"start_ts_ms": at_ms, "end_ts_ms": at_ms, "cost_usd": 0}
         node |= {"tokens_in": None, "tokens_out": None}
         if goes_on:
@@ -193,7 +193,7 @@ def _line_of(record: CallRecord) -> ImportRow:
         seq=int(record.node_id[1:]),
         call_key=record.call_key,
         outcome=record.outcome,
-        imported=TAKEN_OVER in node["metadata"],
+        imported=IMPORTED_FROM in node["metadata"],
         **{name: node[name] for name in same},
     )
 

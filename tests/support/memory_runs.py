@@ -277,7 +277,7 @@ class MemoryRuns(MemoryTraces):
             }
             return Beat(cancelled=cancelled, owned=frozenset(run.key for run in owned))
 
-    async def stop_taking(self, worker_id: str) -> None:
+    async def stop_accepting(self, worker_id: str) -> None:
         async with transaction():
             pass  # the tests with this store have no external runs
 

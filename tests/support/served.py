@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from caseworker.main.listeners import connection_limits
 from caseworker.platform.http.protocol import ConnectionLimits, bounded_by
-from caseworker.platform.http.request import BodiesUnderWay
+from caseworker.platform.http.request import BodyMemory
 from caseworker.settings.schema import Settings
 
 
@@ -57,7 +57,7 @@ class Talk:
 class Served:
     """A server that listens on this machine."""
 
-    def __init__(self, port: int, server: uvicorn.Server, bodies: BodiesUnderWay) -> None:
+    def __init__(self, port: int, server: uvicorn.Server, bodies: BodyMemory) -> None:
         self.port = port
         self.bodies = bodies
         self._server = server
@@ -108,7 +108,7 @@ class _Server(uvicorn.Server):
 async def served(app: FastAPI, **limits: Any) -> AsyncIterator[Served]:
     """Serve an application with the service's own protocol; ``limits`` change the defaults."""
     usual: ConnectionLimits = connection_limits(Settings())
-    bodies: BodiesUnderWay = app.state.shared.bodies
+    bodies: BodyMemory = app.state.shared.bodies
     config = uvicorn.Config(
         app,
         host="127.0.0.1",

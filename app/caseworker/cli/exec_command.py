@@ -384,7 +384,7 @@ def _end_with_this_process(command: Any) -> int:
         os.waitpid(forked, 0)
         return writing
     try:
-        if os.fork():  # the second process is no child of this one, which reaps only the command
+        if os.fork():  # the second process is not a child of this one, which reaps only the command
             os._exit(0)
         os.setsid()
         os.dup2(reading, 0)

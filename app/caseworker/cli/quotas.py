@@ -12,8 +12,8 @@ from caseworker.features.quotas.usage import WARN_PERCENT, TenantQuota
 from caseworker.platform.caller import is_tenant
 from caseworker.runs.quotas import STORED, Quota
 
-MOST_RUNS = 1_000_000
-MOST_DOLLARS = Decimal(10**12)
+MAX_RUNS = 1_000_000
+MAX_DOLLARS = Decimal(10**12)
 
 cli = typer.Typer(no_args_is_help=True, help="Show and set the quotas of tenants.")
 
@@ -31,7 +31,7 @@ def _dollars(text: str) -> Decimal:
         amount = Decimal(text)
     except InvalidOperation:
         amount = Decimal("NaN")
-    if not (amount.is_finite() and 0 <= amount <= MOST_DOLLARS):
+    if not (amount.is_finite() and 0 <= amount <= MAX_DOLLARS):
         raise typer.BadParameter("must be a number of at least 0")
     return amount
 
@@ -40,7 +40,7 @@ Tenant = Annotated[str, typer.Argument(help="The tenant.")]
 
 
 def _runs(what: str) -> Any:
-    return typer.Option(min=0, max=MOST_RUNS, help=what)
+    return typer.Option(min=0, max=MAX_RUNS, help=what)
 
 
 def _cost(period: str) -> Any:

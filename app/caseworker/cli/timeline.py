@@ -18,7 +18,7 @@ from caseworker.core.trace.snapshot import Snapshot
 
 MAX_CALLS: Final = 200
 _WIDTH: Final = 110
-"""Width in columns if the output is no terminal."""
+"""Width in columns if the output is not a terminal."""
 _BAR: Final = 32
 _LABEL: Final = 44
 

@@ -520,9 +520,9 @@ class _CallInProgress:
             return
         minimum = self._call.estimate(_NOTHING_FREE).charge(self._counted)
         for limit in answer.limits:
-            if not limit.allows(minimum, beside_reserved=False):
+            if not limit.allows(minimum, include_reserved=False):
                 raise limit.exceeded_by(minimum)
-        if all(limit.allows(minimum, beside_reserved=True) for limit in answer.limits):
+        if all(limit.allows(minimum, include_reserved=True) for limit in answer.limits):
             return
         since_ms = self._graph.now_ms()
         try:

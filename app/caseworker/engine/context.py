@@ -16,7 +16,7 @@ from caseworker.core.budget.usage import BudgetExceededError, Charge, ResourceUs
 from caseworker.core.graph.graph import Channel, Edge, GraphStep
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.execution_trace import ExecutionTrace
-from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS, ValueLimits
 from caseworker.engine.budget_wait import reserved
 from caseworker.engine.calls import Calls
 from caseworker.engine.cancellation import CancellationToken
@@ -56,7 +56,9 @@ class Runtime(Protocol):
         ...
 
     async def materialize_output(self, node_id: str, output_handle: str) -> Any:
-        """Materialise a step's output, once per execution.
+        """Return a step's output.
+
+        It is computed by the node's ``materialize``, once per execution of the graph.
 
         Raises:
             LinkCycleError: the step depends on itself; the message names the cycle.
@@ -300,7 +302,7 @@ class FlowContext:
     @property
     def limits(self) -> ValueLimits:
         """Size limits for the step's values."""
-        return self.run.limits or USUAL_LIMITS
+        return self.run.limits or DEFAULT_VALUE_LIMITS
 
     @property
     def services(self) -> Mapping[type, Any]:

@@ -102,7 +102,7 @@ class GraphExecution:
         """Close all steps and return the outcome; the graph was interrupted or never started."""
         for step_id, report in self._reports.items():
             if report.status is StepStatus.RUNNING:
-                self._step_runner.cut_off(step_id)
+                self._step_runner.forbid_new_work(step_id)
                 self._abandon(step_id)
         self._recall(stop)
         return replace(self._outcome, stop=stop)
@@ -343,27 +343,27 @@ class GraphExecution:
         self._ready.clear()
         for step_id, task in tasks.items():
             # Detach before cancelling: cleanup code must not start new steps or calls.
-            self._step_runner.cut_off(step_id)
+            self._step_runner.forbid_new_work(step_id)
             task.cancel(reason)
         cancelled = await until_done(tasks.values(), self._grace_seconds)
         for step_id, task in tasks.items():
             self._free_slot()
             if task.done():
                 forget_failure(task)
-                self._step_runner.over(step_id)
+                self._step_runner.allow_new_work(step_id)
             else:
                 self._abandon(step_id)
                 detach(
                     task,
-                    partial(self._step_runner.late, step_id, self._reports[step_id]),
-                    on_done=partial(self._over, step_id),
+                    partial(self._step_runner.emit_late_result, step_id, self._reports[step_id]),
+                    on_done=partial(self._on_abandoned_end, step_id),
                 )
         self._ended.clear()
         return cancelled
 
-    def _over(self, step_id: str) -> None:
+    def _on_abandoned_end(self, step_id: str) -> None:
         """Handle the end of an abandoned step."""
-        self._step_runner.over(step_id)
+        self._step_runner.allow_new_work(step_id)
         self._run.on_abandoned_done()
 
     def _abandon(self, step_id: str) -> None:
@@ -382,7 +382,7 @@ class GraphExecution:
         if report.status is FAILED:
             if self._outcome.error is None:
                 self._outcome.error = report.error
-            return self._scheduler.tell(StepFailed(step_id))
+            return self._scheduler.apply(StepFailed(step_id))
         return self._scheduler.finished(step_id, report.outputs)
 
 

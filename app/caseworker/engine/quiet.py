@@ -57,13 +57,13 @@ async def are_quiet(calls: Calls, waiting: Callable[[], Collection[StepPath]]) -
     """
     revision = calls.graph.revision  # an unchanged trace proves that no step started in between
     for _ in range(TURNS):
-        if not _all_around(calls, waiting()):
+        if not _all_are_waiting(calls, waiting()):
             return False
         await asyncio.sleep(0)  # other tasks run here and may start the next step
     return bool(waiting()) and calls.graph.revision == revision
 
 
-def _all_around(calls: Calls, waiting: Collection[StepPath]) -> bool:
+def _all_are_waiting(calls: Calls, waiting: Collection[StepPath]) -> bool:
     """Return whether every active step or call is cut off, or waits, or encloses a wait."""
     enclosing = {each.text for each in waiting}.union(*(each.enclosing_paths() for each in waiting))
     cut_off = calls.detached.covers_inside

@@ -173,7 +173,7 @@ class StepRunner:
         except Exception as error:
             self._failed(step, report, path, error)
         except BaseException as stop:
-            self._cut_off(step, report, path, stop)
+            self._end_interrupted(step, report, path, stop)
             raise
         finally:
             self._activity.working.pop(path.text, None)
@@ -339,7 +339,7 @@ class StepRunner:
         self._end_badly(report, StepStatus.FAILED, outputs, error)
         emit_end(self._run, STEP_ERROR, path, {"error_class": kind, "error": message})
 
-    def _cut_off(
+    def _end_interrupted(
         self, step: PreparedStep, report: StepReport, path: StepPath, stop: BaseException
     ) -> None:
         """End a step that a stop, or the failure of a sibling, interrupted.
@@ -363,7 +363,7 @@ class StepRunner:
             value = {"stop": stop.cause.to_dict(), "outputs": dict(outputs)}
             _note(self._journal, node, report.entry(value=value))
 
-    def cut_off(self, step_id: str) -> None:
+    def forbid_new_work(self, step_id: str) -> None:
         """Prevent new steps and calls inside a step that is about to be cancelled."""
         self._detached.begin(self.path_of(step_id).inside())
 
@@ -384,13 +384,13 @@ class StepRunner:
             once_key = f"{path}|{STEP_SKIPPED}"
             self._events.emit(Event(type=STEP_SKIPPED, step_id=path, once_key=once_key))
 
-    def late(self, step_id: str, report: StepReport, dropped: object) -> None:
+    def emit_late_result(self, step_id: str, report: StepReport, dropped: object) -> None:
         """Emit the event that an abandoned step returned a result, which was dropped."""
         if self._events is not None:
             path, node = self.path_of(step_id), report.node or None
             self._events.emit(Event(type=LATE_RESULT, step_id=path.text, node_id=node))
 
-    def over(self, step_id: str) -> None:
+    def allow_new_work(self, step_id: str) -> None:
         """Allow new steps and calls again inside a cancelled step whose task has ended."""
         self._detached.end(self.path_of(step_id).inside())
 

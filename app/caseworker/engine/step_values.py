@@ -16,7 +16,7 @@ from caseworker.core.trace.frozen_json import (
     ValueTooLargeError,
     freeze,
     frozen_object,
-    value_too_large,
+    value_too_large_error,
 )
 from caseworker.engine.context import Outputs
 
@@ -51,7 +51,7 @@ class Total:
 
     def exceeded_by(self, step_id: str) -> ValueTooLargeError:
         """Return the error for outputs of a step that are larger than the remaining limit."""
-        error = value_too_large(self.max_bytes, self.key)
+        error = value_too_large_error(self.max_bytes, self.key)
         return ValueTooLargeError(f"{self.subject} {error}, with the outputs of step {step_id}.")
 
 
@@ -87,7 +87,7 @@ class StepValues:
             sizes[handle] = json.size_bytes
             size += json.size_bytes
             if size > limits.max_outputs_bytes:
-                too_large = value_too_large(limits.max_outputs_bytes, OUTPUTS_KEY)
+                too_large = value_too_large_error(limits.max_outputs_bytes, OUTPUTS_KEY)
                 raise ValueTooLargeError(f"The output of step {step_id} {too_large}.")
         if self._total is not None:
             if size > self._total.left_bytes:
@@ -103,5 +103,5 @@ def require_joined(step_id: str, handle: str, size: int, max_bytes: float) -> No
         ValueTooLargeError: the size exceeds the limit for one value.
     """
     if size > max_bytes:
-        error = value_too_large(int(max_bytes), VALUE_KEY)
+        error = value_too_large_error(int(max_bytes), VALUE_KEY)
         raise ValueTooLargeError(f"The list of values on input {handle} of step {step_id} {error}.")

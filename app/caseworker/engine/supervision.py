@@ -238,7 +238,7 @@ class TimeLimit:
             self._scope.warn_of_time(share)
             self._wait(*later)
         elif self._still_counts():
-            self._token.trip(self._scope.out_of_own_time())
+            self._token.trip(self._scope.time_limit_error())
 
 
 def deadline_of(

@@ -83,7 +83,7 @@ def created(point: EntryPoint, kind: str, argument: object) -> Any:
     """Return the object of an entry point; pass ``argument`` to factories that require one.
 
     Raises:
-        StartupError: it cannot be imported or created; ``kind`` names it in the message.
+        StartupError: the object cannot be imported or created; the message calls it a ``kind``.
     """
     loaded = loaded_from(point, kind)
     if not (inspect.isroutine(loaded) or inspect.isclass(loaded)):

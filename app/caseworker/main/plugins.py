@@ -278,7 +278,7 @@ def _is_plain(loaded: object) -> bool:
 def _node_type(point: EntryPoint, parts: NodeParts) -> NodeType:
     node_type = created(point, "node type", parts)
     if not isinstance(node_type, NodeType):
-        raise StartupError(f"The node type {point.name!r} ({point.value}) is no NodeType.")
+        raise StartupError(f"The node type {point.name!r} ({point.value}) is not a NodeType.")
     if getattr(node_type.node, "records_code", False):
         return node_type
     return replace(node_type, node=RecordedNode(node_type.name, node_type.node))

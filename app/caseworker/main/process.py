@@ -74,7 +74,11 @@ from caseworker.runs.kinds import executable_kinds
 from caseworker.runs.postgres.listener import WorkerCallbacks, listen_for_workers
 from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
 from caseworker.runs.recover.heartbeat import Heartbeat, Search, next_job
-from caseworker.runs.recover.postgres import PostgresWorkers, StaleRunRecovery, any_taking
+from caseworker.runs.recover.postgres import (
+    PostgresWorkers,
+    StaleRunRecovery,
+    any_worker_accepts_runs,
+)
 from caseworker.runs.service import RunService
 from caseworker.settings.schema import Settings
 from caseworker.tools.dispatch import ToolDispatch
@@ -130,9 +134,9 @@ class Process:
         self._journal = PostgresJournal(
             url, self._patience, tenants_wait=tenants_wait, usual=settings.quotas.quota
         )
-        leaves_suspects = self._table is not None
+        skips_suspects = self._table is not None
         self._store = PostgresRuns(
-            self._engines, self._journal, limits, leaves_suspects, executable_kinds()
+            self._engines, self._journal, limits, skips_suspects, executable_kinds()
         )
         self._artifacts = PostgresArtifacts(self._engines)
         self._branches = PostgresBranches(self._engines)
@@ -246,7 +250,7 @@ class Process:
             self._table.end()
         self.runs.stop_waiting(grace_seconds=self.settings.shutdown.grace_seconds)
         if self._executor is not None:
-            self._executor.stop_taking()
+            self._executor.stop_accepting()
 
     async def drain(self) -> None:
         """Release the runs to other processes, each once its calls in flight have ended.
@@ -256,7 +260,7 @@ class Process:
         self.begin_closing()
         async with asyncio.TaskGroup() as group:
             if self._heartbeat is not None:
-                group.create_task(self._heartbeat.stop_taking())
+                group.create_task(self._heartbeat.stop_accepting())
             if self._executor is not None:
                 group.create_task(self._executor.drain(self.settings.shutdown.grace_seconds))
 
@@ -269,7 +273,7 @@ class Process:
             StoreUnavailableError: the database does not answer.
         """
         executor, table = self._executor, self._table
-        while executor is not None and executor.takes_runs:
+        while executor is not None and executor.accepts_runs:
             permitted_at = time.monotonic()
             run = await self._store.claim_suspect(executor.worker_id)
             if run is None:
@@ -313,7 +317,7 @@ class Process:
                     return {"database": database, "worker": self._worker_state()}
                 current = await is_current(control)
                 stale_seconds = self.settings.worker.stale_after_seconds
-                taking = self._executor is not None or await any_taking(
+                taking = self._executor is not None or await any_worker_accepts_runs(
                     control, stale_seconds=stale_seconds
                 )
         except (StoreUnavailableError, TimeoutError):

@@ -51,10 +51,10 @@ LOOK_SECONDS: Final = 1.0
 COUNT_SECONDS: Final = 30.0
 """Seconds for which a death is counted again while the database does not answer."""
 
-MOST_PAUSE_SECONDS: Final = 30.0
+MAX_PAUSE_SECONDS: Final = 30.0
 """Maximum back-off, in seconds, before a process looks again for suspects to execute."""
 
-MOST_ALONE: Final = 2
+MAX_ALONE: Final = 2
 """Maximum number of processes that execute one suspect each."""
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -282,13 +282,13 @@ class ProcessSupervisor:
                 self._alone.remove(child)
                 self._bury(child, self._death_of(child))
                 was_needed = child.table is not None and child.table.suspects_wait
-                longer = min(max(2 * self._alone_pause, LOOK_SECONDS), MOST_PAUSE_SECONDS)
+                longer = min(max(2 * self._alone_pause, LOOK_SECONDS), MAX_PAUSE_SECONDS)
                 self._alone_pause = 0.0 if was_needed else longer
                 self._alone_at = time.monotonic() + self._alone_pause
         tables = (each.table for each in self._children if each.again_at is None)
         wait = any(table is not None and table.suspects_wait for table in tables)
         is_due = time.monotonic() >= self._alone_at and not (self._deaths or self._ending)
-        if wait and is_due and len(self._alone) < MOST_ALONE:
+        if wait and is_due and len(self._alone) < MAX_ALONE:
             number = self._count + len(self._alone)
             with suppress(OSError):  # the system has no resources; the next look tries again
                 self._alone.append(self._start(number, delay_seconds=0.0, is_alone=True))

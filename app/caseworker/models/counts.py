@@ -36,7 +36,7 @@ class CountKind(StrEnum):
     USES = "uses of a tool"
 
 
-class CountPlace(StrEnum):
+class CountRelation(StrEnum):
     """How a count relates to the count of all input, or of all output."""
 
     TOTAL = "whole"
@@ -51,20 +51,20 @@ class CountRow:
     """One count of an API."""
 
     path: str
-    """Path below the usage document; for ``Place.ITEMS`` the type of an item."""
+    """Path below the usage document; for ``CountRelation.ITEMS`` the type of an item."""
     kind: CountKind
-    place: CountPlace
+    place: CountRelation
     servers: str
     """Servers that report it; the first one has a capture."""
     tool: str = ""
-    """Name of the tool, for ``Kind.USES``."""
+    """Name of the tool, for ``CountKind.USES``."""
 
 
 _TOTAL, _INSIDE, _SEPARATE, _ITEMS = (
-    CountPlace.TOTAL,
-    CountPlace.INSIDE,
-    CountPlace.SEPARATE,
-    CountPlace.ITEMS,
+    CountRelation.TOTAL,
+    CountRelation.INSIDE,
+    CountRelation.SEPARATE,
+    CountRelation.ITEMS,
 )
 
 USAGE_IN: Final = ("usage", "x_groq.usage", "choices[].usage")
@@ -185,7 +185,7 @@ def counts_in(rows: Sequence[CountRow], document: Any) -> tuple[Counts, dict[str
         return counts, uses
     for row in rows:
         first, *rest = _names_in(row.path)
-        if first not in document or row.place is CountPlace.ITEMS:
+        if first not in document or row.place is CountRelation.ITEMS:
             continue
         if (number := _number_at(document[first], rest)) is None:
             continue
@@ -259,7 +259,7 @@ def uses_in(items: Any) -> dict[str, int]:
     return uses
 
 
-_TOOL_OF_ITEM: Final = {row.path: row.tool for row in RESPONSES if row.place is CountPlace.ITEMS}
+_TOOL_OF_ITEM: Final = {row.path: row.tool for row in RESPONSES if row.place is CountRelation.ITEMS}
 
 
 def sum_of_usages(usages: Sequence[TokenUsage]) -> TokenUsage:

@@ -22,7 +22,7 @@ from caseworker.models.ports import Message, ModelRequest
 MAX_REPLY_CHARS = 1_000_000
 """Maximum length, in characters, of a reply that is searched for JSON."""
 
-NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+UNSTORABLE_CHARACTER = re.compile("[\0\ud800-\udfff]")
 """Matches characters that cannot be stored: NUL, which the database rejects, and lone surrogates,
 which UTF-8 cannot encode."""
 _MAX_TRIES = 100
@@ -113,18 +113,20 @@ def in_form(request: ModelRequest, form: ReplyForm) -> ModelRequest:
 
 def storable_text(text: str) -> str:
     """Return the text with NUL and lone surrogates replaced by U+FFFD."""
-    return NO_CHARACTER.sub("\ufffd", text)
+    return UNSTORABLE_CHARACTER.sub("\ufffd", text)
 
 
 def storable_json(value: Any) -> Any:
     """Apply ``storable_text`` to every string in a JSON value, including the keys."""
     if isinstance(value, str):
-        return NO_CHARACTER.sub("\ufffd", value)
+        return UNSTORABLE_CHARACTER.sub("\ufffd", value)
     if isinstance(value, Mapping):
         stored = {}
         for name, item in value.items():
             plain = item is None or isinstance(item, int | float)
-            stored[NO_CHARACTER.sub("\ufffd", name)] = item if plain else storable_json(item)
+            stored[UNSTORABLE_CHARACTER.sub("\ufffd", name)] = (
+                item if plain else storable_json(item)
+            )
         return stored
     if isinstance(value, list | tuple):
         return [storable_json(item) for item in value]

@@ -283,7 +283,7 @@ def _read(path: Path, model: str) -> dict[tuple[str, str], Recording]:
     except (ValueError, LookupError, TypeError):
         fits = False
     if not fits:
-        raise RecordingError(f"{path} is no recording of format {FORMAT}")
+        raise RecordingError(f"{path} is not a recording of format {FORMAT}")
     if model not in models:
         raise RecordingError(f"{path} holds {', '.join(models)} and not {model}")
     exchanges: dict[tuple[str, str], Recording] = {}
@@ -291,7 +291,7 @@ def _read(path: Path, model: str) -> dict[tuple[str, str], Recording]:
         try:
             exchange = _EXCHANGE.validate_json(line)
         except ValidationError:
-            raise RecordingError(f"{path}: line {number} is no exchange") from None
+            raise RecordingError(f"{path}: line {number} is not an exchange") from None
         if exchanges.setdefault((exchange.case, exchange.purpose), exchange) is not exchange:
             raise RecordingError(f"{path}: line {number} repeats an exchange")
     return exchanges

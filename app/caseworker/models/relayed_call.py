@@ -46,7 +46,7 @@ SUPERSEDED: Final = "superseded"
 """Error class of a call whose attempt ended before it was sent."""
 
 _NO_COUNT: Final = "The provider's reply has no number of tokens."
-_LEAST_THINKING_TOKENS: Final = 1024
+_MIN_THINKING_TOKENS: Final = 1024
 """Smallest limit for thinking that the Anthropic API accepts."""
 _COMPACT: Final = PieceEncoder(separators=(",", ":"))
 
@@ -67,7 +67,8 @@ class RelayedCall(ModelCall):
     limit_fields: tuple[str, ...]
     """Names of the fields that limit the output."""
     made_in: Mapping[str, Any]
-    """Values of the client's session that are stored with the reply."""
+    """The attempt, the lane and the content hashes of the request, which are stored with the
+    reply."""
     hides_usage: bool = False
     """Whether to keep the stream's token counts from the client, which did not request them."""
     is_superseded: Callable[[], bool] = lambda: False
@@ -78,7 +79,7 @@ class RelayedCall(ModelCall):
     def __post_init__(self) -> None:
         """Keep the output limit above the limit for thinking."""
         if self._thinking_tokens:
-            minimum = max(self.chat_model.min_output_tokens, _LEAST_THINKING_TOKENS + 1)
+            minimum = max(self.chat_model.min_output_tokens, _MIN_THINKING_TOKENS + 1)
             self.chat_model = replace(self.chat_model, min_output_tokens=minimum)
         super().__post_init__()
 
@@ -138,7 +139,7 @@ class RelayedCall(ModelCall):
             lowered = {provider.limit_field(self.chat_model.model, self.limit_fields): limit}
         if limits and self._thinking_tokens >= limit:  # it must be below the output limit
             tokens = self._thinking_tokens * limit // max(limits.values())
-            tokens = max(_LEAST_THINKING_TOKENS, tokens)
+            tokens = max(_MIN_THINKING_TOKENS, tokens)
             lowered["thinking"] = {**self.body["thinking"], "budget_tokens": tokens}
         return {**self.body, **lowered}
 
@@ -265,7 +266,10 @@ def _superseded() -> AttemptError:
 
 
 def is_success(status: int) -> bool:
-    """Return whether a reply with an HTTP status has an answer; the client receives it with 200."""
+    """Return whether an HTTP status of a provider is a success (2xx).
+
+    The client then receives status 200.
+    """
     return HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
 
 

@@ -2,9 +2,9 @@
 
 A rate slot is permission to send one request. All processes share a model's rate limit, and the
 shared store decides which tenant is next. Within a process, the calls of one tenant for one model
-form a queue, the **line**. Only the call at its head requests a slot at a time. If the slot is
-granted, the next call is woken at once; otherwise the line sleeps for the returned delay. Waiting
-calls therefore cause no queries of their own, and a call leaves the line as soon as its run is
+form a queue. Only the call at its head requests a slot at a time. If the slot is
+granted, the next call is woken at once; otherwise the queue sleeps for the returned delay. Waiting
+calls therefore cause no queries of their own, and a call leaves the queue as soon as its run is
 stopped.
 """
 
@@ -78,9 +78,9 @@ class Turns:
             return
         self._unused[limit.model] = self._unused.get(limit.model, 0) + tokens
         asleep = [
-            (line.wakes_at, number, line)
-            for number, ((model, _), line) in enumerate(self._queues.items())
-            if model == limit.model and line.wakes_at is not None
+            (queue.wakes_at, number, queue)
+            for number, ((model, _), queue) in enumerate(self._queues.items())
+            if model == limit.model and queue.wakes_at is not None
         ]
         if tokens > 0 and asleep:
             min(asleep)[2].call_next()

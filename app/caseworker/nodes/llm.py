@@ -65,7 +65,7 @@ class LlmData(StepData):
     seed."""
 
     @model_validator(mode="after")
-    def _says_nothing_twice(self) -> Self:
+    def _has_no_duplicate_settings(self) -> Self:
         if self.model is not None and (self.tier is not None or self.max_output_tokens is not None):
             raise refusal("tier and max_output_tokens must be set inside model if model is given.")
         return self

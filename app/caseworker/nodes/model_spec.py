@@ -43,7 +43,7 @@ class ModelSpec(ModelOptions):
     """Whether answers are streamed while the model writes them."""
 
     @model_validator(mode="after")
-    def _says_nothing_twice(self) -> "ModelSpec":
+    def _has_no_duplicate_settings(self) -> "ModelSpec":
         for name in sorted(self.options.model_fields_set & self.model_fields_set):
             raise refusal(f"{name} is also set in options: set it in one place only.")
         return self

@@ -37,7 +37,7 @@ class RegisteredFunctions:
     async def execute(
         self, data: FunctionData, inputs: Outputs, context: FlowContext
     ) -> ExecutionResult:
-        """Call the step's function and put its result on ``default``.
+        """Call the step's function and return its result as the output ``default``.
 
         Raises:
             MissingValueError: the arguments refer to a value that does not exist.

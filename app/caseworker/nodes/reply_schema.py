@@ -7,7 +7,7 @@ from jsonschema_rs import ValidationError
 from pydantic import WithJsonSchema
 
 from caseworker.core.trace.json_values import JSON, MAX_DEPTH
-from caseworker.models.forms import NO_CHARACTER
+from caseworker.models.forms import UNSTORABLE_CHARACTER
 from caseworker.nodes.strict_parsing import read_by
 from caseworker.platform.validation import field_of, refusal
 from caseworker.tools.caller_schema import CallerSchema, TooMuchWorkError
@@ -68,8 +68,10 @@ def _json_in(reply: str) -> Any:
 def _inside(value: Any) -> Iterator[Any]:
     """Yield the nested values; reject text that the database cannot store."""
     if isinstance(value, str):
-        if NO_CHARACTER.search(value):
-            raise UnfitReplyError("A text in the reply holds a character that is none.")
+        if UNSTORABLE_CHARACTER.search(value):
+            raise UnfitReplyError(
+                "A text in the reply contains a NUL character or an unpaired surrogate."
+            )
     elif isinstance(value, dict):
         yield from value
         yield from value.values()

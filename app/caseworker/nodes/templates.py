@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
-from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS, ValueLimits
 from caseworker.core.trace.json_values import MAX_DEPTH
 
 MAX_PATH_CHARS = 256
@@ -133,7 +133,7 @@ class TextTemplate:
         """First name of each path (the input handle), in order of appearance."""
         return tuple(part.names[0] for part in self._parts if isinstance(part, Path))
 
-    def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> str:
+    def render(self, inputs: Mapping[str, Any], limits: ValueLimits = DEFAULT_VALUE_LIMITS) -> str:
         """Return the text with values substituted, up to the maximum size of a value.
 
         Raises:
@@ -157,7 +157,7 @@ class JsonTemplate:
         self._render, self.constant = _read(value, 0)
         """True if it has no placeholders."""
 
-    def render(self, inputs: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS) -> Any:
+    def render(self, inputs: Mapping[str, Any], limits: ValueLimits = DEFAULT_VALUE_LIMITS) -> Any:
         """Return a copy of the JSON value with all placeholders replaced.
 
         Raises:

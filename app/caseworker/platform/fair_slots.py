@@ -164,7 +164,7 @@ class FairQueue(Generic[Item]):
         """The items of each tenant that has any, the tenant whose turn is next first."""
 
     def append(self, item: Item, tenant: str | None) -> None:
-        """Add an item at the end of the line of a tenant."""
+        """Add an item at the end of a tenant's queue."""
         self.tenants.setdefault(tenant, {})[item] = None
 
     def remove(self, item: Item, tenant: str | None) -> None:

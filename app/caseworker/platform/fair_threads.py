@@ -13,7 +13,7 @@ from caseworker.platform.fair_slots import TENANT, FairQueue, FairSlots, share_o
 
 PAUSE: Final = 2
 """Pause after a long computation, as a multiple of the time that it took."""
-MOST_CHARS_ON_LOOP: Final = 2000
+MAX_CHARS_ON_LOOP: Final = 2000
 """Maximum length, in characters, of a text that is redacted on the event loop."""
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class PacedThread:
         self._pauses_until = 0.0
 
     async def call(
-        self, compute: Callable[[], T], size: int, *, most_on_loop: int = MOST_CHARS_ON_LOOP
+        self, compute: Callable[[], T], size: int, *, most_on_loop: int = MAX_CHARS_ON_LOOP
     ) -> T:
         """Return the result of ``compute``.
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-_MOST_SECONDS = 1e9
+_MAX_SECONDS = 1e9
 
 
 def retry_after_seconds(retry_after: str) -> float | None:
@@ -21,4 +21,4 @@ def retry_after_seconds(retry_after: str) -> float | None:
         except (ValueError, OverflowError, TypeError):
             return None
         return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
-    return min(seconds, _MOST_SECONDS) if seconds >= 0 else None
+    return min(seconds, _MAX_SECONDS) if seconds >= 0 else None

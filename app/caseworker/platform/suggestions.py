@@ -10,9 +10,9 @@ MAX_NAMES: Final = 200
 
 
 def suggestion(name: object, known_names: Collection[str]) -> str:
-    """Return a question that names the one of our names that resembles ``name`` most.
+    """Return a "Did you mean" question with the known name that is most similar to ``name``.
 
-    It is empty if none does. It never repeats ``name``, which may be a secret.
+    It is empty if no known name is similar. It never repeats ``name``, which may be a secret.
     """
     if not isinstance(name, str) or not 2 < len(name) <= _MAX_NAME_CHARS:
         return ""

@@ -451,7 +451,7 @@ class FinishResult:
     """Time at which the run ended, on the database's clock; None if it did not end."""
     cancel_request: CancelRequest | None = None
     """Cancel request that was stored before the end. The run must then be finished as cancelled."""
-    frees_place: bool = False
+    frees_capacity: bool = False
     """Whether another run of the tenant may be able to start now."""
 
 
@@ -495,7 +495,7 @@ class WorkerStore(Protocol):
         """Record a heartbeat, and return the runs that the database assigns to the worker."""
         ...
 
-    async def stop_taking(self, worker_id: str) -> None:
+    async def stop_accepting(self, worker_id: str) -> None:
         """Record that this worker accepts no more runs."""
         ...
 

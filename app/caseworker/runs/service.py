@@ -199,9 +199,9 @@ class RunService:
         return self._closing.is_set()
 
     @property
-    def takes_runs(self) -> bool:
+    def accepts_runs(self) -> bool:
         """Whether this process executes runs, and neither shuts down nor drains."""
-        return self._executor is not None and self._executor.takes_runs
+        return self._executor is not None and self._executor.accepts_runs
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
@@ -340,7 +340,7 @@ class RunService:
             before = await self.accepted_before(new.key, new.idempotency_key, new.request_hash)
             if before is not None:
                 return before
-            raise ExternalRunsFullError if self.takes_runs else ExecutesNothingError
+            raise ExternalRunsFullError if self.accepts_runs else ExecutesNothingError
         # Before the statement is sent: the permission must not look fresher than it is.
         permitted_at = time.monotonic()
         try:

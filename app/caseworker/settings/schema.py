@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_validator
 from pydantic_settings import BaseSettings
 
-from caseworker.core.trace.frozen_json import USUAL_LIMITS
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS
 from caseworker.models.ports import MAX_REPLY_BYTES
 from caseworker.settings import cases
 from caseworker.settings.admission import AdmissionSettings, QuotaSettings
@@ -204,28 +204,29 @@ class LimitsSettings(Section):
     """Size limits for values that runs pass on, store and show, in bytes of UTF-8 JSON."""
 
     max_value_kb: Positive = key(
-        USUAL_LIMITS.max_value_bytes >> 10,
+        DEFAULT_VALUE_LIMITS.max_value_bytes >> 10,
         "Maximum size of one value: of a handle, a template or a tool.",
     )
     max_reply_kb: Positive = key(
         MAX_REPLY_BYTES // 1024, "Maximum size of a model reply, decompressed, in KiB."
     )
     max_outputs_kb: Positive = key(
-        USUAL_LIMITS.max_outputs_bytes >> 10, "Maximum size of all outputs of a step."
+        DEFAULT_VALUE_LIMITS.max_outputs_bytes >> 10, "Maximum size of all outputs of a step."
     )
     max_result_kb: Positive = key(
-        USUAL_LIMITS.max_result_bytes >> 10, "Maximum size of all outputs of a run (its result)."
+        DEFAULT_VALUE_LIMITS.max_result_bytes >> 10,
+        "Maximum size of all outputs of a run (its result).",
     )
     max_event_kb: Positive = key(
-        USUAL_LIMITS.max_event_bytes >> 10, "Maximum size of the data of one event."
+        DEFAULT_VALUE_LIMITS.max_event_bytes >> 10, "Maximum size of the data of one event."
     )
     max_run_mb: Positive = key(
-        USUAL_LIMITS.max_run_bytes >> 20,
+        DEFAULT_VALUE_LIMITS.max_run_bytes >> 20,
         "Maximum data stored by a run; a run that exceeds it is halted.",
     )
     max_page_kb: Positive = key(1024, "Maximum size of the runs on one page of a list.")
     max_depth: Annotated[Positive, Field(ge=8, le=128)] = key(
-        USUAL_LIMITS.max_depth,
+        DEFAULT_VALUE_LIMITS.max_depth,
         "Maximum nesting depth of lists and objects, also in request bodies.",
     )
 

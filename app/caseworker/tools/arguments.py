@@ -131,7 +131,7 @@ def _fault_in_schema(error: ValidationError | ValueError) -> str:
         return " ".join(str(error).split())
     place = ".".join(map(str, error.instance_path))
     if error.kind.name == "anyOf" and place.rpartition(".")[2] == "type":
-        return f"{place} is no type of JSON Schema, such as string or object"
+        return f"{place} is not a type of JSON Schema, such as string or object"
     return f"{place}: {' '.join(error.message.split())}".removeprefix(": ")
 
 

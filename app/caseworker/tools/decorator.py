@@ -122,8 +122,8 @@ class FunctionTool:
                 problem = f"has a type without a JSON Schema: {error.message.splitlines()[0]}"
             except ValueError:
                 problem = (
-                    f"has a default that is no JSON value of its type: {default!r}. Models see the"
-                    " default; allow None in the type and use it as default."
+                    f"has a default that is not a JSON value of its type: {default!r}. Models see"
+                    " the default; allow None in the type and use it as default."
                 )
         if problem is not None:
             raise TypeError(f"The argument {name!r} of the tool {self._name!r} {problem}")

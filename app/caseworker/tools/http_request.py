@@ -156,7 +156,7 @@ class Body:
         """Return media type and bytes of a value.
 
         Raises:
-            ToolRefusedError: the body is a form and ``value`` is no object.
+            ToolRefusedError: the body is a form and ``value`` is not an object.
         """
         kind = essence(self.media_type)
         if is_json_type(kind):
@@ -212,7 +212,7 @@ class HttpOperation:
             if name not in url_arguments:
                 required_names = ", ".join(required) or "none"
                 raise ValueError(
-                    f"url: {{{name}}} is no required argument; those are: {required_names}"
+                    f"url: {{{name}}} is not a required argument; those are: {required_names}"
                 )
 
     def request(self, args: Mapping[str, Any]) -> tuple[str, dict[str, str], bytes]:

@@ -129,7 +129,7 @@ def is_binary_type(kind: str) -> bool:
 
 
 class UnknownCharsetError(ValueError):
-    """A body is no UTF-8, and its character encoding is unknown."""
+    """A body is not UTF-8, and its character encoding is unknown."""
 
     def __init__(self, charset: str) -> None:
         super().__init__(f"the charset {charset!r} is unknown")
@@ -159,7 +159,7 @@ def decoded(content: bytes | bytearray, header: str) -> str:
     UTF-32 are recognized, and other bytes are Windows-1252.
 
     Raises:
-        UnknownCharsetError: the name is unknown, and the body is no UTF-8.
+        UnknownCharsetError: the name is unknown, and the body is not UTF-8.
     """
     for mark, codec in _MARKS.items():
         if content.startswith(mark):

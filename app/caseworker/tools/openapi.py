@@ -64,18 +64,20 @@ def operation_of(
     description: str | None,
     headers: Collection[str],
 ) -> HttpOperation:
-    """Return the operation with this ID, or without one, with a name such as ``GET /orders``.
+    """Return the operation with this ID.
+
+    An operation without an ID is named by its method and path, such as ``GET /orders``.
 
     Its address is ``server``, or else the first server of the operation, of its path, or of the
-    document. The properties of a body are separate arguments, unless the body is no plain object.
-    ``headers`` are set by the operator and are no arguments.
+    document. The properties of a body are separate arguments if the body is a plain object.
+    The operator sets ``headers``, so they are not arguments.
 
     Raises:
         ValueError: the document has no such operation, or it cannot be called. The message starts
             with the setting to change.
     """
     if not isinstance(document, Mapping) or not str(document.get("openapi", "")).startswith("3."):
-        raise ValueError("openapi: this is no document of OpenAPI 3.0 or 3.1")
+        raise ValueError("openapi: this is not an OpenAPI 3.0 or 3.1 document")
     references = References(document)
     path, method, item = _place_of(references, operation_id)
     operation = item[method]
@@ -159,7 +161,7 @@ def _schema_of(
 
 
 def _paths(references: References) -> Iterator[tuple[str, Object]]:
-    """Yield the paths of the document; other keys, such as ``x-owner``, are no paths."""
+    """Yield the paths of the document; other keys, such as ``x-owner``, are not paths."""
     paths = references.document.get("paths", {})
     if not isinstance(paths, Mapping):
         raise ValueError("openapi: the document is not valid: paths must be an object")

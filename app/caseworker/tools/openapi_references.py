@@ -122,7 +122,7 @@ class References:
             if keyword in ("$ref", "$dynamicRef") and isinstance(value, str):
                 schema["$ref"] = self._definition(value, base, read_only)
             elif keyword not in _DROPPED and (keyword not in _LISTS or isinstance(value, list)):
-                # "required: true", for example, is no JSON Schema but is common.
+                # "required: true", for example, is not JSON Schema but is common.
                 schema[keyword] = self._value(keyword, value, base, read_only)
         return _as_json_schema(schema)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import Charge
-from caseworker.core.trace.frozen_json import USUAL_LIMITS
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS
 from caseworker.core.trace.json_values import MAX_DEPTH
 from caseworker.platform.code_table import Executing
 from caseworker.tools.artifacts import ArtifactSink
@@ -98,7 +98,7 @@ class ToolContext:
     """ID of the call, equal in all attempts and after a crash; an idempotency key for requests."""
     threads: Executor | None = field(default=None, repr=False)
     """Threads for synchronous functions; None uses those of the event loop."""
-    max_result_bytes: int = USUAL_LIMITS.max_value_bytes
+    max_result_bytes: int = DEFAULT_VALUE_LIMITS.max_value_bytes
     """Maximum size of the result as JSON, in bytes."""
     max_result_depth: int = MAX_DEPTH
     """Maximum nesting depth of the result."""

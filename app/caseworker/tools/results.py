@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
 
-from caseworker.core.trace.frozen_json import ValueTooLargeError, value_too_large
+from caseworker.core.trace.frozen_json import ValueTooLargeError, value_too_large_error
 from caseworker.core.trace.json_values import MAX_DEPTH
 from caseworker.engine.containment import in_thread
 from caseworker.tools.ports import ToolResult
@@ -271,7 +271,7 @@ def _unfit(value: Any) -> UnfitResultError:
 
 
 def _too_large(max_bytes: int) -> ValueTooLargeError:
-    return ValueTooLargeError(f"The result {value_too_large(max_bytes, _KEY)}.")
+    return ValueTooLargeError(f"The result {value_too_large_error(max_bytes, _KEY)}.")
 
 
 def _too_deep(max_depth: int) -> ValueTooLargeError:

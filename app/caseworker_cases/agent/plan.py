@@ -179,7 +179,7 @@ def _json_in(reply: str) -> Any:
             "a code fence."
         ) from None
     if storable_json(value) != value:
-        raise PlanSchemaError("A text holds a character that is none.")
+        raise PlanSchemaError("A text contains a NUL character or an unpaired surrogate.")
     return value
 
 

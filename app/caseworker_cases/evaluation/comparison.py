@@ -15,7 +15,7 @@ from decimal import Decimal
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_MOST_CHARS = 1000
+_MAX_CHARS = 1000
 
 _NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:e[+-]?\d{1,3})?", re.ASCII)
 _ISO = re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)", re.ASCII)
@@ -44,7 +44,7 @@ def _folded(text: str) -> str:
 
 
 def _number(text: str) -> Decimal | None:
-    if len(text) > _MOST_CHARS or not any(map(str.isdigit, text)) or not _NUMBER.fullmatch(text):
+    if len(text) > _MAX_CHARS or not any(map(str.isdigit, text)) or not _NUMBER.fullmatch(text):
         return None
     return Decimal(text.replace(",", ""))
 

@@ -17,7 +17,7 @@ Mode = Literal["hrm_small_then_escalate", "escalate", "fallback_only"]
 Difficulty = Literal["easy", "medium", "hard"]
 EASY: Difficulty = "easy"
 
-_MOST_MISTAKES = 20
+_MAX_MISTAKES = 20
 _WORDS = {"extra_forbidden": "unknown field", "missing": "this field is required"}
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
@@ -150,8 +150,8 @@ def load_dataset(path: Path) -> Dataset:
             if repeated[case.id.casefold()] > 1
         ]
     if mistakes:
-        more = len(mistakes) - _MOST_MISTAKES
-        reported = mistakes[:_MOST_MISTAKES] + [f"and {more} more"] * (more > 0)
+        more = len(mistakes) - _MAX_MISTAKES
+        reported = mistakes[:_MAX_MISTAKES] + [f"and {more} more"] * (more > 0)
         raise DatasetError("\n".join(f"{path}: {mistake}" for mistake in reported))
     return Dataset(name=path.name, sha256=hashlib.sha256(raw).hexdigest(), cases=cases)
 

@@ -16,7 +16,7 @@ from caseworker_cases.evaluation.metrics import FORMAT, HEADLINES, Metrics
 
 log = structlog.get_logger(__name__)
 
-_LEAST_GROWTH_SECONDS = 0.1
+_MIN_GROWTH_SECONDS = 0.1
 """Latency differences below this are treated as noise."""
 _CLAIMED = ": wrong answers reported as verified"
 
@@ -108,7 +108,7 @@ def _worse(metrics: Metrics, earlier: Metrics, targets: Targets) -> Iterator[Mis
         fell = f"success@1 fell from {before:.4f} to {now:.4f}, more than the allowed {drop:g}"
         yield Miss("success@1", fell)
     before, now = earlier["p95_latency_easy"], metrics["p95_latency_easy"]
-    if before is None or now is None or now - before < _LEAST_GROWTH_SECONDS:
+    if before is None or now is None or now - before < _MIN_GROWTH_SECONDS:
         return
     if now > before * targets.max_latency_growth:
         grew = (

@@ -10,7 +10,7 @@ from caseworker_cases.evaluation.metrics import HEADLINES, Metrics
 from caseworker_cases.evaluation.results import JudgedTrial
 
 _SLOWEST = 10
-_MOST_CHARS = 400
+_MAX_CHARS = 400
 _PROTOCOLS = {
     "blind": "blind; the verifier did not receive the gold answers",
     "with_gold": "with gold; the verifier received the gold answers",
@@ -190,7 +190,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def _cell(value: object) -> str:
     """Return a value as a single line, escaped for a table cell."""
     text = "" if value is None else " ".join(str(value).split())
-    redacted = redact_text(text, max_chars=_MOST_CHARS)
+    redacted = redact_text(text, max_chars=_MAX_CHARS)
     return redacted.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
 
 

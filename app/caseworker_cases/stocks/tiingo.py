@@ -108,7 +108,7 @@ class TiingoPrices:
         try:
             days = await asyncio.to_thread(_days_in, text)
         except (csv.Error, TypeError, ValueError, OverflowError) as error:
-            raise _unavailable("sent something that is no list of prices") from error
+            raise _unavailable("sent something that is not a list of prices") from error
         if not days:
             raise unknown_symbol(symbol, _SERVED)
         return PriceSeries(symbol=ticker, source=SOURCE, currency=CURRENCY, days=days)

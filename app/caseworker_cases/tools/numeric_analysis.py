@@ -19,8 +19,8 @@ from caseworker_cases.stocks.price_tool import (
 )
 from caseworker_cases.tools.analysis.metrics import (
     CORRELATION,
-    LEAST_FOR_CORRELATION,
     METRICS,
+    MIN_FOR_CORRELATION,
     NAMES,
     TRADING_DAYS_A_YEAR,
     Finding,
@@ -40,8 +40,8 @@ from caseworker_cases.tools.crosschecks import prices
 
 HIGHEST, LOWEST = "highest", "lowest"
 """Rankings may start with the highest or with the lowest value."""
-LEAST_DECIMALS = 4
-LEAST_DIGITS = 6
+MIN_DECIMALS = 4
+MIN_DIGITS = 6
 """Default minimum number of decimals, and of significant digits, in a rounded number."""
 _WHOLE_FROM = 1e15
 """Larger floats have no decimals worth rounding."""
@@ -125,7 +125,7 @@ def _rounded(number: float, decimals: int | None) -> float:
         raise ToolRefusedError("The result is too large to be stated.", code="too_large")
     exact = Decimal(repr(number))
     if decimals is None:
-        decimals = max(LEAST_DECIMALS, LEAST_DIGITS - 1 - exact.adjusted())
+        decimals = max(MIN_DECIMALS, MIN_DIGITS - 1 - exact.adjusted())
     if abs(number) >= _WHOLE_FROM:
         return number
     rounded = float(exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
@@ -304,7 +304,7 @@ def _options(args: Mapping[str, Any]) -> Options:
 def _require_observations(
     observed: Observations, args: Mapping[str, Any], options: Options
 ) -> None:
-    name, minimum = args["metric"], LEAST_FOR_CORRELATION
+    name, minimum = args["metric"], MIN_FOR_CORRELATION
     if name != CORRELATION:
         metric = METRICS[name]
         minimum = max(metric.min_observations, options.window if "window" in metric.uses else 0)

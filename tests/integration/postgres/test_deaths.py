@@ -31,7 +31,7 @@ async def _dies(
 def _ordinary(stores: Stores) -> PostgresRuns:
     """Return the store of a process whose parent starts processes for suspects."""
     of = stores.runs
-    return PostgresRuns(of.engines, of.journal, of.limits, leaves_suspects=True)
+    return PostgresRuns(of.engines, of.journal, of.limits, skips_suspects=True)
 
 
 async def _owned(stores: Stores, *run_ids: str) -> list[Run]:

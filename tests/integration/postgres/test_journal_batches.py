@@ -20,7 +20,7 @@ from caseworker.runs.accept.postgres.batch_accept import (
 from caseworker.runs.journal.journal_rows import as_rows
 from caseworker.runs.journal.postgres import (
     OwnersAnswer,
-    UsualTimes,
+    ResponseTimes,
     write_in_batch,
 )
 from caseworker.runs.ports import FinishResult, JournalWrite, LateResult, Permission
@@ -50,7 +50,7 @@ class Batch:
     async def __call__(self, *writes: JournalWrite | FinishRun) -> Sequence[OwnersAnswer]:
         rows = [await as_rows(write) for write in writes]
         async with await self._connect() as connection:
-            return await write_in_batch(connection, rows, usual=UsualTimes(), costs="{}")
+            return await write_in_batch(connection, rows, usual=ResponseTimes(), costs="{}")
 
     async def accept(self, *inserts: RunInsert) -> Sequence[InsertAnswer | RetryLater]:
         async with await self._connect() as connection:

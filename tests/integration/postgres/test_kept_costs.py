@@ -1,4 +1,4 @@
-"""KeepOutcome costs and their sums equal the calls of the runs that exist, after every change."""
+"""Kept costs and their sums equal the calls of the runs that exist, after every change."""
 
 import asyncio
 import random

@@ -21,7 +21,7 @@ async def test_a_run_does_not_overtake_those_that_wait_for_a_place(
     await set_quota(one, max_running=2)
     first, *_ = [await accepted(one, run_within(name)) for name in ("first", "second", "waits")]
     assert isinstance(first, Run)
-    assert (await one.journal.finish(end_of(first))).frees_place
+    assert (await one.journal.finish(end_of(first))).frees_capacity
 
     late = await accepted(other, run_within("late"))
 

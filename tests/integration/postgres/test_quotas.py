@@ -54,7 +54,7 @@ async def test_no_more_runs_begin_than_a_tenant_may_have(
     assert await oracle.value(running) == 3
     page = await pair[0].runs.find("default", RunFilter(status=RunStatus.RUNNING))
     for each in page.items:
-        assert (await pair[0].journal.finish(end_of(each))).frees_place
+        assert (await pair[0].journal.finish(end_of(each))).frees_capacity
     await together(stores.runs.claim(None, "w9") for stores in pair for _ in range(8))
     assert await oracle.value(running) == 3
 

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.exc import DBAPIError
 
 from caseworker.platform.errors import StoreUnavailableError
-from caseworker.platform.postgres.connections import is_away, is_contended, is_passing
+from caseworker.platform.postgres.connections import is_contended, is_passing, is_unavailable
 from caseworker.platform.postgres.engines import transaction
 from caseworker.platform.postgres.json_text import dump
 from caseworker.runs.errors import InvalidRunError
@@ -184,7 +184,7 @@ async def test_an_error_tells_whether_to_try_again(
     error = raised.value.__cause__ if passing else raised.value
     assert isinstance(error, DBAPIError)
     assert error.orig is not None
-    judged = is_away(error.orig), is_contended(error.orig), is_passing(error.orig)
+    judged = is_unavailable(error.orig), is_contended(error.orig), is_passing(error.orig)
     assert judged == (away, contended, passing)
 
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from caseworker.features.artifacts.postgres import PostgresArtifacts
-from caseworker.features.artifacts.storage import KeepOutcome
+from caseworker.features.artifacts.storage import SaveOutcome
 from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.quotas.usage import NearlyFull, QuotaUse
@@ -170,7 +170,7 @@ async def test_an_accepted_run_writes_on_when_the_quota_is_full(stores: Stores) 
     kept = await files.save(run.key, run.fence, new_artifact("a.txt"), artifact_limits())
     finished = await stores.journal.finish(end_of(run))
 
-    assert (written.owned, kept, finished.done) == (True, KeepOutcome.STORED, True)
+    assert (written.owned, kept, finished.done) == (True, SaveOutcome.STORED, True)
     with pytest.raises(QuotaExceededError) as refused:
         await stores.runs.accept(new_run("next", tenant=TENANT), worker_id="w1")
     assert refused.value.dimension == "stored_bytes"

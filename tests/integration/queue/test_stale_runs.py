@@ -11,7 +11,7 @@ from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.recover.failure_detector import Silent
 from caseworker.runs.recover.postgres import (
     BATCH,
-    any_taking,
+    any_worker_accepts_runs,
     list_workers,
     request_drain,
     take_lost,
@@ -124,12 +124,12 @@ async def test_workers_are_listed_and_can_be_drained(stale_runs: StaleRuns) -> N
     workers = {each.worker_id: each for each in await list_workers(pool)}
     assert {name: each.runs for name, each in workers.items()} == {"dead": 0, "alive": 1}
     assert workers["dead"].silent_seconds - workers["alive"].silent_seconds > 50
-    assert await any_taking(pool, stale_seconds=long)
+    assert await any_worker_accepts_runs(pool, stale_seconds=long)
     assert not await request_drain(pool, "unknown")
     for name in workers:
         assert await request_drain(pool, name)
         assert (await stale_runs.stores.workers.beat(name)).draining
-    assert not await any_taking(pool, stale_seconds=long)
+    assert not await any_worker_accepts_runs(pool, stale_seconds=long)
     assert None not in [each.drain_requested_at for each in await list_workers(pool)]
 
 

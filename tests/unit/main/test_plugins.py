@@ -303,5 +303,5 @@ def test_an_installed_node_type_must_be_one() -> None:
     (found,) = plugins.installed_node_types(parts, [point("x", f"{HERE}:router_type")])
 
     assert found.name == "router"
-    with pytest.raises(StartupError, match="is no NodeType"):
+    with pytest.raises(StartupError, match="is not a NodeType"):
         plugins.installed_node_types(parts, [point("x", f"{HERE}:make_weather")])

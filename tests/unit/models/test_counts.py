@@ -17,7 +17,7 @@ from caseworker.models.counts import (
     MESSAGES,
     RESPONSES,
     USAGE_IN,
-    CountPlace,
+    CountRelation,
     CountRow,
     chat_usage,
     is_possible,
@@ -148,7 +148,7 @@ def _is_captured(api: str, row: CountRow) -> bool:
     for counted in (each for each in COUNTED if each.api == api):
         for document in counted.documents:
             items = document.get("output") or ()
-            if row.place is CountPlace.ITEMS and any(each["type"] == row.path for each in items):
+            if row.place is CountRelation.ITEMS and any(each["type"] == row.path for each in items):
                 return True
             message = document.get("message") or document
             prefixes = {"chat": USAGE_IN, "messages": ("usage",), "responses": ("",)}[api]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caseworker.core.trace.frozen_json import USUAL_LIMITS
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS
 from caseworker.nodes.templates import (
     MISSING,
     JsonTemplate,
@@ -136,7 +136,7 @@ def test_a_missing_value_is_named(render: Any) -> None:
 def test_values_that_are_repeated_cannot_grow_without_end() -> None:
     """The limit counts repeated values, whether copied or referenced."""
     value = ["x" * 1000]
-    times = USUAL_LIMITS.max_value_bytes // len(json.dumps(value)) + 1
+    times = DEFAULT_VALUE_LIMITS.max_value_bytes // len(json.dumps(value)) + 1
 
     with pytest.raises(TooMuchTextError):
         TextTemplate.parse("${default}" * times).render({"default": value})

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from caseworker.platform.fair_slots import TENANT
-from caseworker.platform.fair_threads import MOST_CHARS_ON_LOOP, PAUSE, PacedThread
+from caseworker.platform.fair_threads import MAX_CHARS_ON_LOOP, PAUSE, PacedThread
 
 
 async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> None:
@@ -19,9 +19,9 @@ async def test_short_texts_are_redacted_at_once_and_long_ones_in_a_thread() -> N
         may_end.wait(150)
         return threading.get_ident()
 
-    long = asyncio.create_task(thread.call(slow, MOST_CHARS_ON_LOOP + 1))
+    long = asyncio.create_task(thread.call(slow, MAX_CHARS_ON_LOOP + 1))
     await asyncio.to_thread(begun.wait, 150)
-    short = await thread.call(threading.get_ident, MOST_CHARS_ON_LOOP)
+    short = await thread.call(threading.get_ident, MAX_CHARS_ON_LOOP)
     may_end.set()
 
     assert short == threading.get_ident()
@@ -43,7 +43,7 @@ async def test_long_texts_take_turns_with_pauses() -> None:
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(3):
-            tasks.create_task(thread.call(taking(0.02), MOST_CHARS_ON_LOOP + 1))
+            tasks.create_task(thread.call(taking(0.02), MAX_CHARS_ON_LOOP + 1))
 
     pauses = [began - ended for (_, ended), (began, _) in pairwise(spans)]
     assert [pause > 0.9 * PAUSE * 0.02 for pause in pauses] == [True, True]
@@ -55,7 +55,7 @@ async def test_the_long_texts_of_tenants_take_turns() -> None:
 
     async def redact(tenant: str) -> None:
         TENANT.set(tenant)
-        await thread.call(lambda: order.append(tenant), MOST_CHARS_ON_LOOP + 1)
+        await thread.call(lambda: order.append(tenant), MAX_CHARS_ON_LOOP + 1)
 
     async with asyncio.TaskGroup() as tasks:
         for tenant in (*("mallory",) * 5, "acme"):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS, ValueLimits
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.events import Event
 from caseworker.engine.ports import CallOutcome, Entry
@@ -63,7 +63,7 @@ class Open:
     store: Store = field(default_factory=Store)
     earlier: Sequence[CallRecord] = ()
     graph: ExecutionGraph = field(default_factory=lambda: ExecutionGraph("r0"))
-    limits: ValueLimits = USUAL_LIMITS
+    limits: ValueLimits = DEFAULT_VALUE_LIMITS
     open_starts: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:

@@ -14,9 +14,9 @@ from caseworker.features.artifacts.storage import (
     SMALL_BYTES,
     ArtifactLimits,
     CallArtifacts,
-    KeepOutcome,
     NewArtifact,
     RunArtifacts,
+    SaveOutcome,
     StorageFullError,
 )
 from caseworker.platform.errors import StoreUnavailableError
@@ -40,7 +40,7 @@ class ShakyArtifacts(SavedFiles):
 
     async def save(
         self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits
-    ) -> KeepOutcome:
+    ) -> SaveOutcome:
         self.asked += 1
         kept = await super().save(key, fence, new, limits)
         if self.asked <= self.away:
@@ -55,7 +55,7 @@ class SlowArtifacts(SavedFiles):
 
     async def save(
         self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits
-    ) -> KeepOutcome:
+    ) -> SaveOutcome:
         self.begun += 1
         await asyncio.sleep(0.5)
         kept = await super().save(key, fence, new, limits)
@@ -133,7 +133,7 @@ async def test_a_run_that_is_full_says_what_it_may_keep() -> None:
     sink = keeper(files).sink_of("a")
     for data in (b"1", b"2", b"3"):
         await sink.save("p", PNG, data)
-    files.store.answer = KeepOutcome.FULL
+    files.store.answer = SaveOutcome.FULL
 
     with pytest.raises(ArtifactTooLargeError, match="keep 3 files of 2,000,000 bytes") as refused:
         await sink.save("p", PNG, b"4")
@@ -146,7 +146,7 @@ async def test_an_owner_that_has_lost_its_run_keeps_nothing_and_is_stopped() -> 
     """Losing the run is never reported as a failure of the tool."""
     files = await files_of_a_run()
     frozen = keeper(files)
-    files.store.answer = KeepOutcome.LOST
+    files.store.answer = SaveOutcome.LOST
 
     with pytest.raises(LostRunError):
         await frozen.sink_of("a").save("p", PNG, b"1")

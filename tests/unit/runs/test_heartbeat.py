@@ -294,7 +294,7 @@ def test_a_process_that_cannot_say_that_it_drains_drains_nevertheless() -> None:
     """Whatever the error is, it is not raised, and the process does not try again."""
 
     class Refusing(MemoryRuns):
-        async def stop_taking(self, worker_id: str) -> None:
+        async def stop_accepting(self, worker_id: str) -> None:
             attempts.append(worker_id)
             raise RuntimeError("Out of memory.")
 
@@ -302,8 +302,8 @@ def test_a_process_that_cannot_say_that_it_drains_drains_nevertheless() -> None:
 
     async def story() -> None:
         process = RunProcess(waits, Refusing())
-        await process.heartbeat.stop_taking()
-        await process.heartbeat.stop_taking()
+        await process.heartbeat.stop_accepting()
+        await process.heartbeat.stop_accepting()
 
     run_story(story, after_seconds=200)
     assert attempts == ["p1"]

@@ -350,7 +350,7 @@ async def test_a_mistake_in_the_configuration_stops_the_start_with_one_line(
     for configured, said in (
         (
             {"url": f"{url}/{{order}}", "parameters": ORDER},
-            r"url: {order} is no required argument;",
+            r"url: {order} is not a required argument;",
         ),
         ({"url": "https://{order_id}.x/"}, "url: placeholders are {name}, in the path or"),
         ({"url": f"{url}/{{b"}, "url: placeholders are {name}, in the path or"),
@@ -364,7 +364,7 @@ async def test_a_mistake_in_the_configuration_stops_the_start_with_one_line(
         ),
         ({**document, "openapi": str(tmp_path / "none.json")}, "No such file"),
         ({**cycle, "operation_id": "cyclic"}, "'#/components/schemas/A' refers to itself"),
-        ({**cycle, "operation_id": "unfilled"}, r"url: {id} is no required argument"),
+        ({**cycle, "operation_id": "unfilled"}, r"url: {id} is not a required argument"),
         ({**cycle, "openapi": str(malformed)}, "openapi: the document is not valid"),
         ({"url": url, "headers_env": {"A": "A_HEADER"}}, "A_HEADER has no value for a header"),
     ):

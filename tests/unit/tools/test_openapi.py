@@ -1097,7 +1097,7 @@ async def test_an_id_of_several_operations_stops_the_start(
 @pytest.mark.parametrize(
     ("schema", "place"),
     [
-        ({"type": "file"}, "properties.v.type is no type of JSON Schema"),
+        ({"type": "file"}, "properties.v.type is not a type of JSON Schema"),
         ({"type": "array", "items": {"type": "any"}}, "properties.v.items.type is no type"),
         ({"type": "object", "properties": {"type": {"type": "date"}}}, "properties.type.type is"),
         ({"type": "string", "pattern": "("}, "properties.v.pattern: "),

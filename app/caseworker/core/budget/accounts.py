@@ -68,9 +68,9 @@ class AccountLimit:
         """Time at which the next period begins."""
         return datetime.combine(self.until, time(), UTC)
 
-    def allows(self, charge: Charge, *, beside_reserved: bool) -> bool:
+    def allows(self, charge: Charge, *, include_reserved: bool) -> bool:
         """Return whether a charge fits on top of the used and, if set, the reserved amount."""
-        claimed = self.used + (self.reserved if beside_reserved else 0)
+        claimed = self.used + (self.reserved if include_reserved else 0)
         return claimed + Decimal(charge.get(self.dimension, 0)) <= self.limit
 
     def exceeded_by(self, charge: Charge) -> BudgetExceededError:

@@ -261,7 +261,7 @@ class Scope(Account):
         )
         return min(remaining, default=None)
 
-    def out_of_own_time(self) -> BudgetExceededError:
+    def time_limit_error(self) -> BudgetExceededError:
         """Return the error to raise when this scope's own time limit has passed."""
         return self.stop(Dimension.SECONDS)
 

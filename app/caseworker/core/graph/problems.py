@@ -7,7 +7,7 @@ from enum import StrEnum
 from caseworker.core.graph.graph import Channel
 
 _LONGEST_NAME_CHARS = 60
-_MOST_NAMES = 10
+_MAX_NAMES = 10
 
 
 def quoted(name: object) -> str:
@@ -18,17 +18,17 @@ def quoted(name: object) -> str:
 def listed(names: Iterable[str]) -> str:
     """List up to ten ``names`` in alphabetical order, then say how many more there are."""
     ordered = sorted(names)
-    text = ", ".join(quoted(name) for name in ordered[:_MOST_NAMES])
-    more = len(ordered) - _MOST_NAMES
+    text = ", ".join(quoted(name) for name in ordered[:_MAX_NAMES])
+    more = len(ordered) - _MAX_NAMES
     return text if more <= 0 else f"{text} and {more} more"
 
 
-def steps_text(steps: Sequence[str]) -> str:
+def path_text(steps: Sequence[str]) -> str:
     """Format a path of steps as ``a -> b -> a``; beyond ten steps, the middle is omitted."""
     labels = [_cut(repr(step)[1:-1]) for step in steps]
-    left_out = len(labels) - _MOST_NAMES
+    left_out = len(labels) - _MAX_NAMES
     if left_out > 0:
-        half = _MOST_NAMES // 2
+        half = _MAX_NAMES // 2
         labels = [*labels[:half], f"({left_out} more)", *labels[-half:]]
     return " -> ".join(labels)
 

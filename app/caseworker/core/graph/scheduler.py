@@ -63,7 +63,7 @@ class Scheduler:
         self._ready.extend(self._topology.entries)
         return self._start_ready([])
 
-    def tell(self, fact: Fact) -> list[Order]:
+    def apply(self, fact: Fact) -> list[Order]:
         """Apply one fact and return the orders that result from it.
 
         After a failure there are no further orders. The caller must still report the end of every
@@ -80,7 +80,7 @@ class Scheduler:
         return self.finished(fact.step_id, _NO_HANDLES)
 
     def finished(self, step_id: str, handles: Container[str]) -> list[Order]:
-        """Apply the end of a step like :meth:`tell`, without the cost of constructing a fact.
+        """Apply the end of a step like :meth:`apply`, without the cost of constructing a fact.
 
         Raises:
             UnexpectedFactError: the step was not running.

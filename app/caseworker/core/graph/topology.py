@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from caseworker.core.graph.components import components, cycle_in, successors_of
 from caseworker.core.graph.facts import StartStep
 from caseworker.core.graph.graph import Channel, Edge, GraphError, GraphStep, StepGraph
-from caseworker.core.graph.problems import quoted, steps_text
+from caseworker.core.graph.problems import path_text, quoted
 
 
 class Topology:
@@ -84,7 +84,7 @@ class Topology:
         for component in components(self.active, following):
             cycle = cycle_in(component, following)
             if cycle is not None:
-                raise GraphError(f"Flow edges form a cycle: {steps_text(cycle)}.")
+                raise GraphError(f"Flow edges form a cycle: {path_text(cycle)}.")
             ordered += component
         return tuple(ordered)
 
@@ -110,7 +110,7 @@ class Topology:
         try:
             sorter.prepare()
         except CycleError as error:
-            raise GraphError(f"Edges form a cycle: {steps_text(error.args[1])}.") from None
+            raise GraphError(f"Edges form a cycle: {path_text(error.args[1])}.") from None
         step_ids_by_layer = []
         while sorter.is_active():
             layer = sorter.get_ready()

@@ -23,8 +23,8 @@ from caseworker.core.graph.problems import (
     Severity,
     Traits,
     listed,
+    path_text,
     quoted,
-    steps_text,
 )
 from caseworker.core.graph.topology import Topology
 from caseworker.platform.suggestions import suggestion
@@ -275,7 +275,7 @@ def _cycle_problems(view: _GraphView) -> Iterator[Problem]:
         for place, cycle in _cycles(view, channel):
             yield Problem(
                 place,
-                f"The edges on channel {channel} form a cycle: {steps_text(cycle)}."
+                f"The edges on channel {channel} form a cycle: {path_text(cycle)}."
                 " Remove one of them.",
                 Severity.ERROR if cycle[0] in inside else Severity.WARNING,
             )

@@ -18,7 +18,7 @@ from caseworker.core.trace.node import (
     NodeStatus,
     TraceNode,
     estimated_of,
-    made_by,
+    imported_from_run,
     number,
     path_of,
 )
@@ -146,7 +146,9 @@ def first_halted(snapshot: Snapshot) -> TraceNode | None:
     call that was interrupted by a worker loss and then repeated does not count.
     """
     last = _halted_last(snapshot)
-    halted = [node for node in last if made_by(node) is None and node["stop_reason"] != WAITS]
+    halted = [
+        node for node in last if imported_from_run(node) is None and node["stop_reason"] != WAITS
+    ]
     calls = [node for node in halted if node["parent_id"] is not None]
     return min(calls or halted, key=_halt_order, default=None)
 
@@ -403,7 +405,7 @@ def _sums(
     """
     groups = defaultdict[Key, list[TraceNode]](list)
     for node in snapshot["nodes"].values():
-        if node["model"] is not None and made_by(node) is None:
+        if node["model"] is not None and imported_from_run(node) is None:
             groups[group(node)].append(node)
     sums = []
     for key, nodes in groups.items():

@@ -22,7 +22,7 @@ from caseworker.core.trace.node import (
     WORKER_LOST,
     TraceNode,
     estimated_of,
-    made_by,
+    imported_from_run,
 )
 from caseworker.core.trace.payloads import Payload
 from caseworker.core.trace.plain_text import counted, cut, dollars_text, duration, plain
@@ -146,7 +146,7 @@ class CallRows:
             yield self._tell(node)
         if node["stop_reason"] == WORKER_LOST and node["kind"] != "system":
             yield "its outcome is unknown"
-        if (run_id := made_by(node)) is not None and self._was_first(node, run_id):
+        if (run_id := imported_from_run(node)) is not None and self._was_first(node, run_id):
             yield f"imported from run {plain(run_id)}"
         if waited := self._waited_ms(node):
             yield f"waited {duration(waited)} between its attempts"
@@ -163,7 +163,7 @@ class CallRows:
     def _was_first(self, node: TraceNode, run_id: str) -> bool:
         """Return whether an imported node has no parent that was imported from the same run."""
         parent = self._nodes.get(node["parent_id"] or "")
-        return parent is None or made_by(parent) != run_id
+        return parent is None or imported_from_run(parent) != run_id
 
     def _waited_ms(self, node: TraceNode) -> int:
         """Return the total back-off between the attempts of a call or step."""

@@ -14,7 +14,7 @@ from caseworker.core.trace.step_trace import StepSource, StepTrace, step_traces_
 EndStatus = Literal["completed", "failed", "cancelled"]
 TraceStatus = Literal["running", EndStatus]
 
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 """The maximum number of steps that a summary line names."""
 
 
@@ -204,11 +204,11 @@ def _insights(steps: Sequence[StepTrace]) -> Iterator[str]:
     """Yield lines for the slowest steps, the critical path, and the step that was stopped first."""
     outermost = [step for step in steps if "nested_in" not in step.metadata]
     if len(outermost) > 1:
-        slowest = sorted(outermost, key=lambda step: -step.duration_ms)[:_MOST_NAMED]
+        slowest = sorted(outermost, key=lambda step: -step.duration_ms)[:_MAX_NAMED]
         yield f"Slowest: {_ids_with_durations(slowest, ', ')}"
     path = _critical_path(outermost)
     if len(path) < len(outermost):
-        longest = sorted(path, key=lambda step: -step.duration_ms)[: 2 * _MOST_NAMED]
+        longest = sorted(path, key=lambda step: -step.duration_ms)[: 2 * _MAX_NAMED]
         yield f"Critical path: {_ids_with_durations(sorted(longest, key=_start), ' > ')}"
     halted = [step for step in steps if step.metadata.get("status") == "halt"]
     if halted:

@@ -19,7 +19,7 @@ from caseworker.core.trace.analysis import (
     waited_for_people_ms,
 )
 from caseworker.core.trace.call_rows import CallRows, called, sort_of
-from caseworker.core.trace.node import TAKEN_OVER, TraceNode, estimated_of, made_by
+from caseworker.core.trace.node import IMPORTED_FROM, TraceNode, estimated_of, imported_from_run
 from caseworker.core.trace.payloads import NOTHING_KEPT, Payload
 from caseworker.core.trace.plain_text import counted, cut, dollars_text, duration, plain
 from caseworker.core.trace.snapshot import Snapshot
@@ -85,7 +85,7 @@ def _headline(snapshot: Snapshot, root: TraceNode, outcome: str, queued_ms: int)
     totals = snapshot["aggregates"]
     nodes = snapshot["nodes"].values()
     kinds = Counter(node["kind"] for node in nodes if _was_made(node))
-    retries = sum(node["retries_used"] for node in nodes if made_by(node) is None)
+    retries = sum(node["retries_used"] for node in nodes if imported_from_run(node) is None)
     began = datetime.fromtimestamp(root["start_ts_ms"] / 1000, UTC)
     lasted = duration(duration_ms(root, snapshot))
     yield f"Run {plain(snapshot['chain_id'])} {outcome} {lasted}."
@@ -107,7 +107,7 @@ def _imported(snapshot: Snapshot) -> Iterator[str]:
     """Yield a line for each run from which calls were imported, with their original cost."""
     by_run: dict[str, list[TraceNode]] = {}
     for node in snapshot["nodes"].values():
-        if (run_id := made_by(node)) is not None:
+        if (run_id := imported_from_run(node)) is not None:
             by_run.setdefault(run_id, []).append(node)
     for run_id, nodes in by_run.items():
         calls = sum(node["kind"] != "system" for node in nodes)
@@ -142,13 +142,13 @@ def _total_cost(snapshot: Snapshot) -> str:
 
 def _cost_there(node: TraceNode) -> float:
     """Return the cost of an imported call in its original run, 0 if unknown."""
-    origin: Any = node["metadata"][TAKEN_OVER]
+    origin: Any = node["metadata"][IMPORTED_FROM]
     return float((origin.get("usage") or {}).get("cost_usd") or 0)
 
 
 def _was_made(node: TraceNode) -> bool:
     """Return whether this run made a call; a refused call starts and ends at once."""
-    if made_by(node) is not None:
+    if imported_from_run(node) is not None:
         return False
     return node["status"] != "halt" or node["end_ts_ms"] != node["start_ts_ms"]
 

@@ -58,7 +58,7 @@ class ValueLimits:
     """Maximum nesting depth of lists and objects."""
 
 
-USUAL_LIMITS: Final = ValueLimits()
+DEFAULT_VALUE_LIMITS: Final = ValueLimits()
 
 
 @final
@@ -94,7 +94,7 @@ def freeze(value: Any, *, max_bytes: int, max_depth: int, key: str) -> FrozenJso
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     size += digits
     if size > max_bytes:
-        raise value_too_large(max_bytes, key)
+        raise value_too_large_error(max_bytes, key)
     return FrozenJson(text, size)
 
 
@@ -117,7 +117,7 @@ def frozen_object(parts: Mapping[str, FrozenJson]) -> FrozenJson:
     return FrozenJson(f"{{{','.join(members)}}}", size)
 
 
-def value_too_large(max_bytes: int, key: str) -> ValueTooLargeError:
+def value_too_large_error(max_bytes: int, key: str) -> ValueTooLargeError:
     """Build the error for a value larger than ``max_bytes``, the limit set by ``key``."""
     return ValueTooLargeError(f"has more than {max_bytes:,} bytes as JSON ({key})")
 
@@ -181,7 +181,7 @@ def _measure(value: Any, max_bytes: int, max_depth: int, key: str) -> tuple[int,
             elif issubclass(kind, str):
                 size += sum(map(len, items))
         if size > max_bytes:
-            raise value_too_large(max_bytes, key)
+            raise value_too_large_error(max_bytes, key)
         level = [*chain.from_iterable(chain.from_iterable(inner))] if inner else ()
     return size, digits, is_plain
 

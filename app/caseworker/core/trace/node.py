@@ -143,7 +143,7 @@ WAITED_MS: Final = "waited_ms"
 WAITED_FOR_MODEL_MS: Final = "waited_for_model_ms"
 """Metadata key for how long, in milliseconds, a call waited for its model's rate limit."""
 
-TAKEN_OVER: Final = "taken_over"
+IMPORTED_FROM: Final = "taken_over"
 """Metadata key of a node that was imported from another run; it holds the original run, node, time
 and usage. An imported node has no duration and no cost in this run."""
 
@@ -152,9 +152,9 @@ CONTINUES: Final = "continues"
 run and node."""
 
 
-def made_by(node: Mapping[str, Any]) -> str | None:
+def imported_from_run(node: Mapping[str, Any]) -> str | None:
     """Return the ID of the run that an imported call or step comes from; None if not imported."""
-    origin = (node.get("metadata") or {}).get(TAKEN_OVER)
+    origin = (node.get("metadata") or {}).get(IMPORTED_FROM)
     return str(origin.get("run_id")) if isinstance(origin, dict) else None
 
 

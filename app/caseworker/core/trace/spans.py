@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from caseworker.core.trace.node import ATTEMPT, TraceNode, made_by
+from caseworker.core.trace.node import ATTEMPT, TraceNode, imported_from_run
 from caseworker.core.trace.snapshot import Snapshot
 
 INTERNAL, CLIENT = 1, 3
@@ -163,7 +163,7 @@ def _end_of(node: TraceNode) -> dict[str, Attribute]:
     about: dict[str, Attribute] = {NODE_ID: node["node_id"], STATUS: node["status"]}
     if node["retries_used"]:
         about[RETRIES] = node["retries_used"]
-    if (maker := made_by(node)) is not None:
+    if (maker := imported_from_run(node)) is not None:
         about[MADE_BY] = maker
     if node["status"] != "success":
         about[ERROR] = node["error_class"] or node["status"]

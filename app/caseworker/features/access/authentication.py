@@ -67,8 +67,8 @@ class Authentication:
         self._bootstrap = None if bootstrap_key is None else sha256_of(bootstrap_key)
         self._identities: TLRUCache[bytes, Identity] = TLRUCache(MAX_KEPT, _until, timer=time.time)
         self._refused: TTLCache[bytes, None] = TTLCache(MAX_KEPT, KEPT_SECONDS, timer=time.time)
-        self._look_ups: dict[str, asyncio.Future[tuple[ApiKey, bytes] | None]] = {}
-        self._looking_up: asyncio.Task[None] | None = None
+        self._pending_look_ups: dict[str, asyncio.Future[tuple[ApiKey, bytes] | None]] = {}
+        self._look_up_task: asyncio.Task[None] | None = None
         self._next_refusal = 0.0
         self._closed = bootstrap_key is not None or verify_token is not None
         self._open_until = 0.0
@@ -143,10 +143,10 @@ class Authentication:
         raise InvalidCredentialError
 
     async def _of_key(self, key_id: str, digest: bytes) -> Identity:
-        if (look_up := self._look_ups.get(key_id)) is None:
-            look_up = self._look_ups[key_id] = asyncio.get_running_loop().create_future()
-        if self._looking_up is None:
-            self._looking_up = asyncio.create_task(self._look_up())
+        if (look_up := self._pending_look_ups.get(key_id)) is None:
+            look_up = self._pending_look_ups[key_id] = asyncio.get_running_loop().create_future()
+        if self._look_up_task is None:
+            self._look_up_task = asyncio.create_task(self._look_up())
         stored = await asyncio.shield(look_up)
         if stored is None:
             raise InvalidCredentialError
@@ -160,8 +160,8 @@ class Authentication:
         """Look up requested keys in batches until no request is pending."""
         TENANT.set(None)  # as above
         try:
-            while self._look_ups:
-                look_ups, self._look_ups = self._look_ups, {}
+            while self._pending_look_ups:
+                look_ups, self._pending_look_ups = self._pending_look_ups, {}
                 try:
                     stored_keys = await self._keys.find(look_ups)
                 except Exception as error:
@@ -172,4 +172,4 @@ class Authentication:
                     for key_id, each in look_ups.items():
                         each.set_result(stored_keys.get(key_id))
         finally:
-            self._looking_up = None
+            self._look_up_task = None

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.access.keys import (
+    DEFAULT_OVERLAP,
     MAX_OVERLAP,
-    USUAL_OVERLAP,
     ApiKey,
     IssuedKey,
     KeyConflictError,
@@ -66,7 +66,7 @@ class RotateKeyBody(BodyModel):
     """Options for replacing a key with a new one."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=int(MAX_OVERLAP.total_seconds()))] = int(
-        USUAL_OVERLAP.total_seconds()
+        DEFAULT_OVERLAP.total_seconds()
     )
     """Seconds for which the old key remains valid; defaults to one day."""
 

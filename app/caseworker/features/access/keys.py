@@ -21,7 +21,7 @@ A tenant also keeps at most this many revoked or expired keys.
 """
 MAX_OVERLAP: Final = timedelta(days=30)
 """Maximum time that the old key can remain valid after a rotation."""
-USUAL_OVERLAP: Final = timedelta(days=1)
+DEFAULT_OVERLAP: Final = timedelta(days=1)
 """Default time that the old key remains valid after a rotation."""
 
 

@@ -24,8 +24,8 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.access.keys import (
+    DEFAULT_OVERLAP,
     MAX_KEYS,
-    USUAL_OVERLAP,
     ApiKey,
     IssuedKey,
     KeyConflictError,
@@ -178,7 +178,7 @@ class PostgresKeys:
         return sorted(keys, key=attrgetter("created_at"))
 
     async def rotate(
-        self, by: Caller, key_id: str, *, overlap: timedelta = USUAL_OVERLAP
+        self, by: Caller, key_id: str, *, overlap: timedelta = DEFAULT_OVERLAP
     ) -> IssuedKey:
         """Create a key that replaces another; the old key stays valid for ``overlap``.
 

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from caseworker.engine.supervision import shielded
 from caseworker.features.artifacts.storage import (
     ArtifactLimits,
-    KeepOutcome,
     NewArtifact,
+    SaveOutcome,
     StoredArtifact,
 )
 from caseworker.features.expiry import OF_BATCH, dropping
@@ -65,7 +65,7 @@ class PostgresArtifacts:
 
     async def save(
         self, key: RunKey, fence: int, new: NewArtifact, limits: ArtifactLimits
-    ) -> KeepOutcome:
+    ) -> SaveOutcome:
         """Store a file durably if ``fence`` is the run's fencing token and the run has not ended.
 
         The run's row is locked, so its owner and status cannot change, and the limits of the run
@@ -73,15 +73,15 @@ class PostgresArtifacts:
         """
         async with transaction(self._engines.work, key.tenant) as connection:
             if not await _owns(connection, key, fence):
-                return KeepOutcome.LOST
+                return SaveOutcome.LOST
             standing = await _standing(connection, key, new)
             if standing.same:
-                return KeepOutcome.STORED
+                return SaveOutcome.STORED
             full = standing.count >= limits.max_per_run
             if full or standing.bytes + len(new.data) > limits.max_run_bytes:
-                return KeepOutcome.FULL
+                return SaveOutcome.FULL
             await _write(connection, key, new)
-        return KeepOutcome.STORED
+        return SaveOutcome.STORED
 
     async def find(self, key: RunKey, name: str | None = None) -> Sequence[StoredArtifact]:
         """Return the files of a run, oldest first; with ``name``, only the file of that name.

@@ -82,7 +82,7 @@ class StoredArtifact:
     created_at: datetime
 
 
-class KeepOutcome(Enum):
+class SaveOutcome(Enum):
     """The outcome of an attempt to store a file."""
 
     STORED = auto()
@@ -110,7 +110,7 @@ class StorageFullError(ArtifactTooLargeError):
 class RunArtifacts:
     """Stores the files that one execution of a run creates; implements ArtifactKeeper."""
 
-    store: Callable[[RunKey, int, NewArtifact, ArtifactLimits], Coroutine[Any, Any, KeepOutcome]]
+    store: Callable[[RunKey, int, NewArtifact, ArtifactLimits], Coroutine[Any, Any, SaveOutcome]]
     """Function that stores a file, such as :meth:`PostgresArtifacts.save`."""
     limits: ArtifactLimits
     run: Run
@@ -130,12 +130,12 @@ class RunArtifacts:
             Stop: the run is no longer executed by this process.
         """
         match await self._save(new):
-            case KeepOutcome.FULL:
+            case SaveOutcome.FULL:
                 raise StorageFullError(self.limits)
-            case KeepOutcome.LOST:
+            case SaveOutcome.LOST:
                 raise lost_run(self.token)
 
-    async def _save(self, new: NewArtifact) -> KeepOutcome:
+    async def _save(self, new: NewArtifact) -> SaveOutcome:
         save = partial(self.store, self.run.key, self.run.fence, new, self.limits)
         for pause_seconds in PAUSES_SECONDS:
             with suppress(StoreUnavailableError):

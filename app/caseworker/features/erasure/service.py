@@ -9,7 +9,7 @@ from caseworker.runs.run import RunKey
 from caseworker.runs.service import RunService
 
 WORK_SECONDS = 10.0
-"""Duration of one request. If more is left, the caller repeats the request."""
+"""Maximum seconds that one request erases data. If data is left, the caller repeats the request."""
 BATCH_RUNS = 100
 """Number of runs in one transaction, without the runs that depend on them."""
 CHECK_SECONDS = 0.2

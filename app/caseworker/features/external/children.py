@@ -57,10 +57,10 @@ class Children:
             ProblemError: the run may not be accepted with this key or this parent.
         """
         if request.caller.run_id is not None or getattr(body, "parent", None) is not None:
-            parented = await self._parented(request, body)
-            if isinstance(parented, Response):
-                return parented
-            body = parented
+            external_body = await self._with_parent(request, body)
+            if isinstance(external_body, Response):
+                return external_body
+            body = external_body
         try:
             accepted = await accept(body, request)
         except ExecutesNothingError:
@@ -70,10 +70,10 @@ class Children:
         # The parent records its child before the client gets the key of the child. A crash before
         # this leaves a child without a key, so it can cost nothing; the repeated request adopts it.
         child = accepted.run.key
-        response = await self._adopted(request, RunKey(child.tenant, parent), child.run_id)
+        response = await self._record_child(request, RunKey(child.tenant, parent), child.run_id)
         return accepted if response is None else response
 
-    async def _parented(self, request: ApiRequest, body: RunFields) -> ExternalBody | Response:
+    async def _with_parent(self, request: ApiRequest, body: RunFields) -> ExternalBody | Response:
         """Return the body of a child run, with its parent; this process owns the parent.
 
         If another process owns the parent, return its response to the request.
@@ -94,7 +94,7 @@ class Children:
             raise invalid("parent.run_id", "The parent must be a run of kind external.")
         if run.finished:
             raise ProblemError(PARENT_ENDED)
-        if self.sessions.is_away(key):
+        if self.sessions.is_owned_elsewhere(key):
             response = await self.owners.answer(request, await request.body(), key)
             if response is not None:
                 return response
@@ -102,7 +102,9 @@ class Children:
             raise invalid("parent", f"A run has at most {MAX_DEPTH} ancestors.")
         return body.model_copy(update={"parent": ParentRun(run_id=parent)})
 
-    async def _adopted(self, request: ApiRequest, parent: RunKey, run_id: str) -> Response | None:
+    async def _record_child(
+        self, request: ApiRequest, parent: RunKey, run_id: str
+    ) -> Response | None:
         """Record durably that a run becomes a child.
 
         If the parent was released, have its next owner do so: it gets the request with the ID of
@@ -114,7 +116,7 @@ class Children:
         content = json.dumps({**await request.json(), "run_id": run_id}).encode()
         while True:
             with suppress(HandOver):
-                if not self.sessions.is_away(parent):
+                if not self.sessions.is_owned_elsewhere(parent):
                     await self._session(parent).adopt(run_id)
                     return None
             response = await self.owners.answer(request, content, parent)

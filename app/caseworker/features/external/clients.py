@@ -88,7 +88,7 @@ class Clients:
         run = key.state.key
         await enter(request, run.tenant)
         _require_current(key)
-        if self.sessions.is_away(run):
+        if self.sessions.is_owned_elsewhere(run):
             response = await self.owners.answer(request, await content_of(request), run)
             if response is not None:
                 raise AnsweredError(response)

@@ -112,7 +112,10 @@ class SessionWork:
             yield
 
     async def close(self, grace_seconds: float) -> None:
-        """Cancel the calls in flight, and wait for their ends; the parent may be idle then."""
+        """Cancel the calls in flight and wait up to ``grace_seconds`` for them.
+
+        The session no longer counts as work of its parent.
+        """
         if (parent := self._parent) is not None:
             parent._open_children.discard(self)
             parent._activity.working.pop(self, None)
@@ -223,7 +226,7 @@ class SessionEnd:
 
 
 def client_error(error_class: str, message: str) -> RecordedFailureError:
-    """Return the error with which a client finishes its run."""
+    """Return the error that a client reported when it finished its run."""
     return RecordedFailureError(message, error_class=error_class)
 
 

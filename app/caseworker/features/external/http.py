@@ -164,7 +164,11 @@ async def _answered_elsewhere(request: ApiRequest, run: Run) -> Response | None:
         ProblemError: no process owns the run, or its owner cannot be reached.
     """
     sessions = request.service(Sessions)
-    if run.finished or sessions.get(run.key) is not None or not sessions.is_away(run.key):
+    if (
+        run.finished
+        or sessions.get(run.key) is not None
+        or not sessions.is_owned_elsewhere(run.key)
+    ):
         return None
     return await request.service(Owners).answer(request, await request.body(), run.key)
 

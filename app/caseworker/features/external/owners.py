@@ -116,7 +116,7 @@ class Owners:
         """
         is_here = state.address in (None, self.address) and self.sessions.get(line[-1]) is not None
         owner = None if is_here else state.address
-        if not self.runs.takes_runs and owner is None:
+        if not self.runs.accepts_runs and owner is None:
             heir = await self.attempts.any_owner(self.address)
             if heir is None:
                 raise _not_owned(request)

@@ -102,7 +102,7 @@ class GatewayRequest:
 
 
 class GatewaySession:
-    """The calls that the code of a step makes: a client, or a function of this process."""
+    """Answers the calls of one step whose code is an external client or a local function."""
 
     def __init__(
         self,

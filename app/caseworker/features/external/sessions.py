@@ -75,7 +75,7 @@ class Sessions:
         """Return the session of a run; None if this process does not own it."""
         return self._open.get(key)
 
-    def is_away(self, key: RunKey) -> bool:
+    def is_owned_elsewhere(self, key: RunKey) -> bool:
         """Return whether another process may own a run or will own it, or none does yet."""
         if (session := self._open.get(key)) is not None:
             return session.is_leaving

@@ -18,7 +18,7 @@ from caseworker.platform.errors import StoreUnavailableError
 
 log = structlog.get_logger(__name__)
 
-LEAST_PAUSE_SECONDS = 0.05
+MIN_PAUSE_SECONDS = 0.05
 """Minimum pause, in seconds, between two batches."""
 
 LOOKS_A_SWEEP = 10
@@ -82,4 +82,4 @@ async def _in_batches(drop: Callable[[], Awaitable[bool]]) -> None:
         began = clock()
         more = await drop()
         if more:
-            await asyncio.sleep(max(LEAST_PAUSE_SECONDS, clock() - began))
+            await asyncio.sleep(max(MIN_PAUSE_SECONDS, clock() - began))

@@ -23,7 +23,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.schedules.cron_times import due
-from caseworker.features.schedules.postgres import moment, one, schedule_of, schedules
+from caseworker.features.schedules.postgres import moment, schedule_named, schedule_of, schedules
 from caseworker.features.schedules.schedule import Overlap, Schedule
 from caseworker.platform.caller import DEFAULT_TENANT
 from caseworker.platform.errors import StoreUnavailableError
@@ -283,7 +283,9 @@ class ScheduleFiring:
 
     async def _fail(self, tenant: str, name: str) -> None:
         """Store that a schedule failed for an unexpected reason, so that it is retried later."""
-        failed = update(schedules).where(one(tenant, name)).values(last_error=_UNEXPECTED)
+        failed = (
+            update(schedules).where(schedule_named(tenant, name)).values(last_error=_UNEXPECTED)
+        )
         async with transaction(self.engines.work) as connection:
             await connection.execute(failed)
 
@@ -292,7 +294,7 @@ class ScheduleFiring:
     ) -> Sequence[Notification] | None:
         """Fire in this transaction; return notifications, or None if the schedule is not due."""
         is_due = schedules.c.next_at <= func.statement_timestamp()
-        query = select(schedules).where(one(tenant, name), is_due)
+        query = select(schedules).where(schedule_named(tenant, name), is_due)
         # A locked schedule is being fired or changed by another transaction.
         locked = await connection.execute(query.with_for_update(skip_locked=True))
         row = locked.mappings().one_or_none()
@@ -313,7 +315,7 @@ class ScheduleFiring:
                 schedule = replace(schedule, next_at=instant, last_error=_WHY_NOT[type(error)])
                 break
         moved = ("next_at", "last_at", "last_run_id", "skipped", "last_error")
-        changed = update(schedules).where(one(tenant, name))
+        changed = update(schedules).where(schedule_named(tenant, name))
         await connection.execute(changed.values({each: getattr(schedule, each) for each in moved}))
         return notifications
 

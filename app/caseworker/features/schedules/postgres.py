@@ -100,7 +100,9 @@ class PostgresSchedules:
                 store = insert(schedules).values(**values)
             else:
                 values |= {"updated_at": func.clock_timestamp(), "last_error": None}
-                store = update(schedules).where(one(new.tenant, new.name)).values(**values)
+                store = (
+                    update(schedules).where(schedule_named(new.tenant, new.name)).values(**values)
+                )
             quota = await quota_of(connection, new.tenant, self.limits.quota)
             async with storing(connection, new.tenant, quota):
                 row = (await connection.execute(store.returning(schedules))).mappings().one()
@@ -113,7 +115,7 @@ class PostgresSchedules:
         Raises:
             ScheduleNotFoundError: the schedule does not exist.
         """
-        query = select(schedules).where(one(tenant, name))
+        query = select(schedules).where(schedule_named(tenant, name))
         async with transaction(self.engines.work, tenant) as connection:
             row = (await connection.execute(query)).mappings().one_or_none()
         if row is None:
@@ -143,7 +145,7 @@ class PostgresSchedules:
             if stored.paused is paused:
                 return stored
             next_at = None if paused else stored.timing.next_after(await moment(connection))
-            changed = update(schedules).where(one(tenant, name)).returning(schedules)
+            changed = update(schedules).where(schedule_named(tenant, name)).returning(schedules)
             changed = changed.values(paused=paused, next_at=next_at, last_error=None)
             row = (await connection.execute(changed)).mappings().one()
             await record(connection, tenant, Act.SCHEDULE_SET, name)
@@ -155,7 +157,7 @@ class PostgresSchedules:
         Raises:
             ScheduleNotFoundError: the schedule does not exist.
         """
-        deleted = delete(schedules).where(one(tenant, name)).returning(schedules.c.name)
+        deleted = delete(schedules).where(schedule_named(tenant, name)).returning(schedules.c.name)
         async with transaction(self.engines.work, tenant) as connection:
             if (await connection.execute(deleted)).one_or_none() is None:
                 raise ScheduleNotFoundError(name)
@@ -163,7 +165,7 @@ class PostgresSchedules:
 
 
 async def _locked(connection: AsyncConnection, tenant: str, name: str) -> Schedule | None:
-    query = select(schedules).where(one(tenant, name)).with_for_update()
+    query = select(schedules).where(schedule_named(tenant, name)).with_for_update()
     row = (await connection.execute(query)).mappings().one_or_none()
     return None if row is None else schedule_of(row)
 
@@ -191,7 +193,7 @@ async def _next_at(
     return new.timing.next_after(await moment(connection))
 
 
-def one(tenant: str, name: str) -> Any:
+def schedule_named(tenant: str, name: str) -> Any:
     """Return the condition for the schedule with this name."""
     return (schedules.c.tenant_id == tenant) & (schedules.c.name == name)
 

@@ -20,7 +20,7 @@ SUM_SECONDS = 30
 GAPS_SECONDS = 3_600
 """Interval in seconds at which each process looks for runs without stored costs."""
 
-LEAST_PAUSE_SECONDS = 0.05
+MIN_PAUSE_SECONDS = 0.05
 """Minimum pause, in seconds, between two batches."""
 
 
@@ -40,7 +40,7 @@ async def keep_costs(costs: PostgresCosts) -> None:
             more = await costs.keep()
         except StoreUnavailableError:
             log.warning("costs.database_away")
-        pause = max(LEAST_PAUSE_SECONDS, clock() - began) if more else SUM_SECONDS
+        pause = max(MIN_PAUSE_SECONDS, clock() - began) if more else SUM_SECONDS
         await asyncio.sleep(pause)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from caseworker.core.trace.node import OVERRUN_USD, made_by
+from caseworker.core.trace.node import OVERRUN_USD, imported_from_run
 from caseworker.runs.run import Run
 
 RunLabel = Literal["tenant", "agent"]
@@ -175,7 +175,7 @@ class RunMetrics:
             kind = node["kind"]
             if node["retries_used"]:
                 self._retries("step" if kind == "system" else kind).inc(node["retries_used"])
-            if kind == "system" or (node["metadata"] and made_by(node) is not None):
+            if kind == "system" or (node["metadata"] and imported_from_run(node) is not None):
                 continue
             seconds = ((node["end_ts_ms"] or node["start_ts_ms"]) - node["start_ts_ms"]) / 1000
             if kind == "tool":

@@ -19,7 +19,7 @@ from caseworker.features.threads.admission import (
     ThreadAdmission,
     thread_request_hash,
 )
-from caseworker.features.threads.postgres.threads import MessagePlace
+from caseworker.features.threads.postgres.threads import ThreadPosition
 from caseworker.features.threads.service import Chats, PlannedReply, StoredReply
 from caseworker.features.threads.thread import (
     AnswerNotEndedError,
@@ -282,7 +282,7 @@ _NOTHING_MORE = AnswerBody()
 _AS_IT_WAS = GoOnBody()
 _NO_REASON = CancelThreadBody()
 
-NextTurn = Callable[[Thread, MessagePlace], Awaitable[PlannedReply]]
+NextTurn = Callable[[Thread, ThreadPosition], Awaitable[PlannedReply]]
 
 
 @router.post(

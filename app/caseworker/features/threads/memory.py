@@ -59,7 +59,10 @@ class KnownBranch:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no answer called tools. Only the newest calls belong to a history."""
+        """Whether no answer in the branch called tools.
+
+        Otherwise the history must be read again: it contains only the newest tool calls.
+        """
         return not any(one.role == "tool" or one.tool_calls for one in self.messages)
 
     def followed_by(self, answer: StoredAnswer | None, question: str) -> Sequence[Message] | None:

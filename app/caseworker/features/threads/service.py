@@ -15,8 +15,8 @@ from caseworker.engine.supervision import shielded
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.memory import KnownBranch, ThreadVersion, numbered
 from caseworker.features.threads.postgres.threads import (
-    MessagePlace,
     PostgresThreads,
+    ThreadPosition,
     reply_rows,
     storage_refusal_of,
 )
@@ -103,7 +103,7 @@ class Chats:
 
     async def place(
         self, tenant: str, thread_id: str, message_id: str | None
-    ) -> tuple[Thread, MessagePlace]:
+    ) -> tuple[Thread, ThreadPosition]:
         """Return a thread with the place of a message, or of the newest one for None.
 
         Raises:
@@ -168,7 +168,7 @@ class Chats:
         memory.note_answer(thread, message.parent_id, message.message_id, answer)
 
     async def saying(
-        self, thread: Thread, place: MessagePlace, *, content: str, parent_id: str | None
+        self, thread: Thread, place: ThreadPosition, *, content: str, parent_id: str | None
     ) -> PlannedReply:
         """Plan the answer to a new user message.
 
@@ -212,7 +212,7 @@ class Chats:
         return branch.thread, plan
 
     def _from_memory(
-        self, thread: Thread, place: MessagePlace, content: str
+        self, thread: Thread, place: ThreadPosition, content: str
     ) -> PlannedReply | None:
         """Plan the answer to a new message, if this process knows the messages before it."""
         parent, state = place.message, place.state
@@ -235,7 +235,7 @@ class Chats:
         )
 
     async def editing(
-        self, thread: Thread, place: MessagePlace, *, message_id: str, content: str
+        self, thread: Thread, place: ThreadPosition, *, message_id: str, content: str
     ) -> PlannedReply:
         """Plan the answer to a copy of a user message with changed ``content``.
 
@@ -252,7 +252,7 @@ class Chats:
         return await self._planned_reply(thread, place, place.message.parent_id, content)
 
     async def retrying(
-        self, thread: Thread, place: MessagePlace, *, message_id: str
+        self, thread: Thread, place: ThreadPosition, *, message_id: str
     ) -> PlannedReply:
         """Plan a new answer to a user message, given by its ID or the ID of an existing answer.
 
@@ -266,7 +266,7 @@ class Chats:
         return await self._planned(thread, tree, question_id, state=place.state)
 
     async def continuing(
-        self, thread: Thread, place: MessagePlace, *, message_id: str
+        self, thread: Thread, place: ThreadPosition, *, message_id: str
     ) -> PlannedReply:
         """Plan the continuation of an answer.
 
@@ -357,7 +357,7 @@ class Chats:
         ]
 
     async def _planned_reply(
-        self, thread: Thread, place: MessagePlace, parent_id: str | None, content: str
+        self, thread: Thread, place: ThreadPosition, parent_id: str | None, content: str
     ) -> PlannedReply:
         size = place.bytes + len(content.encode())
         if place.complete and place.messages < MAX_MESSAGES and size <= self._max_branch_bytes:

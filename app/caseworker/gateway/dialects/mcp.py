@@ -32,4 +32,4 @@ MCP: Final = Dialect(
     error=_error,
     models=openai_models,
 )
-"""The protocol of the run's tools, which calls no model."""
+"""Dialect of the endpoint through which a client calls the tools of its run. It calls no model."""

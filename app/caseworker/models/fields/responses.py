@@ -88,7 +88,7 @@ _ITEMS = FieldSection(
             Use.REFERENCE,
             "<reasoning|compaction|compaction_summary|context_compaction>.id",
             "the provider completes them by their ID",
-            unless_beside="encrypted_content",
+            unless_with="encrypted_content",
         ),
         Fields(
             Use.REFERENCE,

@@ -92,7 +92,7 @@ class Fields:
     """Values to which the row applies; empty for all values that no other row names."""
     unless: tuple[Any, ...] = ()
     """Values that are free; of an object, the fields that make it free."""
-    unless_beside: str = ""
+    unless_with: str = ""
     """A field of the same object; where it has a value, this one is free."""
 
 
@@ -257,7 +257,7 @@ class _Reading:
             if of_value is not None:
                 return of_value
         row = node.row
-        if row is not None and row.unless_beside and holder.get(row.unless_beside):
+        if row is not None and row.unless_with and holder.get(row.unless_with):
             return _FREE
         return row
 
@@ -361,7 +361,7 @@ def type_without_date(kind: str) -> str:
 
 
 def require_count(place: str, value: Any, *, is_choices: bool = False) -> None:
-    """Raise an error if a value is no whole number, or no number of choices.
+    """Raise an error if a value is not a whole number, or not a number of choices.
 
     Raises:
         RefusedBodyError: it is not.

@@ -33,8 +33,8 @@ _STRICT_FORMATS = frozenset(
     }
 )
 _TYPED = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
-_MOST_ALTERNATIVES = 100
-_MOST_DEEPLY = 10
+_MAX_ALTERNATIVES = 100
+_MAX_DEPTH = 10
 
 
 def plain_object(schema: Schema) -> dict[str, Any]:
@@ -59,9 +59,9 @@ def _merged(schema: Schema, root: Schema, depth: int) -> tuple[dict[str, Any], s
     """Return the properties of an object with its alternatives, and the common required ones."""
     properties = dict(_map(schema.get("properties")))
     required = {name for name in _list(schema.get("required")) if isinstance(name, str)}
-    for name, combined in _COMBINED.items() if depth <= _MOST_DEEPLY else ():
+    for name, combined in _COMBINED.items() if depth <= _MAX_DEPTH else ():
         entry = schema.get(name)
-        schemas = [_resolved(entry, root)] if name == "$ref" else _list(entry)[:_MOST_ALTERNATIVES]
+        schemas = [_resolved(entry, root)] if name == "$ref" else _list(entry)[:_MAX_ALTERNATIVES]
         parts = [_merged(each, root, depth + 1) for each in schemas if isinstance(each, Mapping)]
         for offered, _ in parts:
             for key, value in offered.items():

@@ -35,7 +35,7 @@ _EITHER_HEADER = zlib.MAX_WBITS | 32
 _PIECE_BYTES = 64 * 1024
 _EVENT_BYTES = 1024
 """Overhead allowed per event of a streamed reply: its JSON repeats IDs and names."""
-_MOST_FRAMING = 15
+_MAX_FRAMING = 15
 """Maximum overhead of all events, as a multiple of the limit."""
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would otherwise add by default."""
@@ -221,7 +221,7 @@ class _Reply:
                     received += len(part)
                     if streamed:
                         framing = _EVENT_BYTES * part.count(b"data:")
-                        limit = min(limit + framing, (1 + _MOST_FRAMING) * self._limit)
+                        limit = min(limit + framing, (1 + _MAX_FRAMING) * self._limit)
                     if received > limit:
                         yield part[: limit - received]  # the part within the limit
                         raise ReplyRefusedError

@@ -26,7 +26,7 @@ from caseworker.engine.events import (
 )
 from caseworker.models.gateway import Completion
 from caseworker.models.ports import Delta, ToolCall
-from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS, TEXT_OF, marked
+from caseworker.nodes.agent.references import MAX_SHOWN_CHARS, MIN_CHARS, TEXT_OF, marked
 from caseworker.nodes.templates import compact
 from caseworker.tools.ports import ToolResult, is_failure
 
@@ -71,7 +71,9 @@ class TurnActivity:
         return written["content"]
 
     def answered(self, completion: Completion, name: str) -> None:
-        """Emit the missing parts of an answer, and its tokens and cost.
+        """Emit an answer with its tokens and cost.
+
+        Its thinking and text are emitted unless they were streamed completely.
 
         ``name`` is the name of the model call within the turn; the event keys contain it.
         """
@@ -99,7 +101,7 @@ class TurnActivity:
         called: dict[str, Any] = {"id": call.id, "name": self._tool_of(call.name)}
         if called["name"] != call.name:
             called["function"] = call.name
-        if self._answer_of is None or len(call.arguments) < LEAST_CHARS:
+        if self._answer_of is None or len(call.arguments) < MIN_CHARS:
             called["arguments"] = marked(call.arguments)
             self._emit_once(TOOL_CALL_START, {"tool_call": called}, index)
         else:
@@ -116,7 +118,7 @@ class TurnActivity:
             about["error"] = marked(str(result["error"]))
             stored_as = None
         text = compact(result)
-        if stored_as is not None and LEAST_CHARS <= len(text) <= MAX_SHOWN_CHARS:
+        if stored_as is not None and MIN_CHARS <= len(text) <= MAX_SHOWN_CHARS:
             about[TEXT_OF] = stored_as
         else:
             about["result"] = marked(text)

@@ -94,7 +94,7 @@ class Conversation:
         systems = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
         return systems + (roles[systems : systems + 1] == ["user"])
 
-    def tell_calls(self) -> None:
+    def convert_calls_to_text(self) -> None:
         """Send tool calls as plain text from now on; used for an agent without tools."""
         if any(message.tool_calls for message in self._window):
             self._window = MessageLog(plain_messages(self._window))

@@ -21,7 +21,7 @@ from pydantic_core import InitErrorDetails
 
 from caseworker.core.budget.budget import MAX_LIMIT, UNLIMITED, Budget
 from caseworker.core.graph.problems import listed, quoted
-from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS, ValueLimits
 from caseworker.models.ports import Role
 from caseworker.nodes.model_spec import ModelSpec
 from caseworker.nodes.nesting import is_reference
@@ -373,7 +373,7 @@ class AgentDefinition(StepData):
         return values
 
     def rendered(
-        self, values: Mapping[str, Any], limits: ValueLimits = USUAL_LIMITS
+        self, values: Mapping[str, Any], limits: ValueLimits = DEFAULT_VALUE_LIMITS
     ) -> list[tuple[Role, str]]:
         """Return role and text of each prompt message with the values inserted.
 

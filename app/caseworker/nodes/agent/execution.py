@@ -150,7 +150,7 @@ class Agents:
                     await self._run_loop(task, context, state, limit.expired)
         except BaseException as ended:
             late = isinstance(ended, TimeoutError) and limit.expired()
-            stop = context.scope.out_of_own_time() if late else None
+            stop = context.scope.time_limit_error() if late else None
             _note_failure(state, ended, stop, context.token.stop)
             if stop is not None:
                 raise stop from None

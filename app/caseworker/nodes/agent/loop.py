@@ -70,7 +70,7 @@ class AgentLoop:
         offered = self.offer.definitions
         self._tools = (*offered, self._output.finish) if offered else ()
         if not self._tools:  # some protocols reject tool calls if no tools are offered
-            self.state.conversation.tell_calls()
+            self.state.conversation.convert_calls_to_text()
         self._shortening = Shortening(
             self.context, definition.conversation, self.state.conversation, self._tools
         )
@@ -359,7 +359,7 @@ class AgentLoop:
     def _finish(self, call: ToolCall, answers: list[Answer]) -> ToolResult:
         args = arguments_of(call)
         if args is None:
-            return failure("The arguments are no JSON object.", "invalid_arguments")
+            return failure("The arguments are not a JSON object.", "invalid_arguments")
         answer = self._output.of_finish(args)
         if isinstance(answer, str):
             return failure(answer, "invalid_arguments")

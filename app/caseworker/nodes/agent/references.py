@@ -13,7 +13,7 @@ from caseworker.platform.logs.redaction import redact_text
 
 MAX_SHOWN_CHARS: Final = 4000
 """Maximum length, in characters, of a tool's arguments or result in an event."""
-LEAST_CHARS: Final = 100
+MIN_CHARS: Final = 100
 """Minimum length in characters of a text that is replaced by a reference. A reference to a
 shorter text would save no space."""
 
@@ -34,7 +34,7 @@ def marked(text: str) -> str:
 def part_in(call_key: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an answer chunk's event data; a reference to ``call_key`` replaces a long text."""
     chars = len(data["content"])
-    if chars < LEAST_CHARS:
+    if chars < MIN_CHARS:
         return data
     rest = {name: value for name, value in data.items() if name != "content"}
     return {**rest, CHARS: chars, TEXT_OF: call_key}

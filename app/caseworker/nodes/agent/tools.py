@@ -111,7 +111,7 @@ class ToolOffer:
             return failure(f"There is no tool {name!r}. The tools are: {names}.", "unknown_tool")
         args = arguments_of(call)
         if args is None:
-            problem = "The arguments are no JSON object. Call the tool again with one."
+            problem = "The arguments are not a JSON object. Call the tool again with one."
             return failure(problem, "invalid_arguments")
         return await tool.perform(context, key, call.id, args)
 

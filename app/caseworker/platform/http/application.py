@@ -44,7 +44,7 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.http.request import (
     RELEASES,
     Authenticator,
-    BodiesUnderWay,
+    BodyMemory,
     HttpContext,
     HttpLimits,
     Shares,
@@ -162,7 +162,7 @@ def build_api(
         problems=refusals,
         services=services,
         connections=Shares(limits.max_connections, TOO_MANY_CONNECTIONS),
-        bodies=BodiesUnderWay(limits.max_bodies_bytes),
+        bodies=BodyMemory(limits.max_bodies_bytes),
     )
     app.state.openapi_documents = {}
     app.state.openapi_writing = asyncio.Lock()

@@ -46,7 +46,7 @@ from caseworker.platform.http.problems import (
     ProblemType,
     problem_response,
 )
-from caseworker.platform.http.request import IDENTIFIED, IS_CLOSED, BodiesUnderWay
+from caseworker.platform.http.request import IDENTIFIED, IS_CLOSED, BodyMemory
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """Server side of one client connection, with the limits in ``limits``."""
 
     limits: ClassVar[ConnectionLimits]
-    bodies: ClassVar[BodiesUnderWay]
+    bodies: ClassVar[BodyMemory]
     """Memory for bodies; dropped bytes count in the share of callers whose tenant is not known."""
     unidentified: ClassVar[dict["BoundedProtocol", None]]
     """Connections of this server without an authenticated caller, oldest first. The dict is used as
@@ -252,7 +252,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.unidentified[self] = None
 
     def shutdown(self) -> None:
-        """Close the connection after the current response, or after one more request."""
+        """Close the connection after the current response.
+
+        An idle connection is closed after ``LAST_REQUEST_SECONDS``, or after one more request.
+        """
         self._ending = True
         if not self._is_answered():
             super().shutdown()
@@ -440,7 +443,7 @@ class _SmallReads(asyncio.BufferedProtocol):
         self._receive(bytes(self._buffer[:nbytes]))
 
 
-def bounded_by(limits: ConnectionLimits, bodies: BodiesUnderWay) -> Any:
+def bounded_by(limits: ConnectionLimits, bodies: BodyMemory) -> Any:
     """Return a factory of connections for one server, with the given limits.
 
     Its attribute ``unidentified`` has the connections without an authenticated caller.

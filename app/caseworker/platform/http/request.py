@@ -191,7 +191,7 @@ UNIDENTIFIED_SHARE: Final = 16
 """Divisor of the memory for bodies: requests of unknown tenants have this share in addition."""
 
 
-class BodiesUnderWay:
+class BodyMemory:
     """Limits the memory for request bodies in this process, in total and for each tenant.
 
     A single tenant may hold at most nine tenths of it, and requests whose tenant is not known a
@@ -236,7 +236,7 @@ class HttpContext:
     services: Mapping[type, Any]
     """The services that routes call, by type."""
     connections: Shares
-    bodies: BodiesUnderWay
+    bodies: BodyMemory
 
 
 def for_run_keys(endpoint: Endpoint) -> Endpoint:

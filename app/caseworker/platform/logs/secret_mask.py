@@ -25,9 +25,9 @@ from urllib.parse import quote, urlsplit
 from caseworker.platform.logs.redaction import names_secret
 
 MASK: Final = "[secret]"
-LEAST_CHARS: Final = 8
+MIN_CHARS: Final = 8
 """Minimum length, in characters, of a secret that is masked."""
-_LEAST_PLAIN: Final = 4
+_MIN_PLAIN: Final = 4
 """Minimum length, in characters, of a secret without the escapes that it seems to contain."""
 _LAYERS: Final = 3
 """Number of layers of escapes of several kinds, such as those of JSON in HTML in a URL."""
@@ -81,13 +81,13 @@ class SecretMask:
     def __init__(self, secrets: Iterable[str]) -> None:
         """Mask values of headers or variables, and the secrets in them; see :func:`_parts_of`."""
         parts = {part for secret in secrets for part in _parts_of(secret)}
-        self._parts = sorted(part for part in parts if len(part) >= LEAST_CHARS)
+        self._parts = sorted(part for part in parts if len(part) >= MIN_CHARS)
         forms = set(self._parts)
         for part in self._parts:  # without those after a scheme or a user, whose forms are shorter
             if not {part.partition(" ")[2], part.partition(":")[2]} & forms:
                 forms |= set(_encoded(part))
         plain = {_Plain(form).text for form in forms}
-        self._secrets = sorted(text for text in plain if len(text) >= _LEAST_PLAIN)
+        self._secrets = sorted(text for text in plain if len(text) >= _MIN_PLAIN)
         self._letters = [frozenset(text) for text in (*self._secrets, *self._parts)]
         self._margin = _FORM_CHARS * max(map(len, self._secrets + self._parts), default=0)
 
@@ -152,7 +152,7 @@ class SecretMask:
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """Return start and end of each secret in a text, in ascending order."""
-        if not self._parts or len(text) < _LEAST_PLAIN:
+        if not self._parts or len(text) < _MIN_PLAIN:
             return []
         if len(text) > _CHUNK_CHARS and not self._is_possible(text):
             return []

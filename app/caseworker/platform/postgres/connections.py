@@ -83,7 +83,7 @@ _READ_ONLY = (b"default_transaction_read_only", b"in_hot_standby")
 """Settings that a server (from PostgreSQL 14) reports whenever they change."""
 
 
-class SilentServerError(psycopg.OperationalError):
+class ServerUnresponsiveError(psycopg.OperationalError):
     """The server accepted a statement but did not answer in time."""
 
 
@@ -138,7 +138,7 @@ class Connection(psycopg.AsyncConnection[Any]):
         does not answer.
 
         Raises:
-            SilentServerError: the server did not answer in time.
+            ServerUnresponsiveError: the server did not answer in time.
             ReadOnlySessionError: the session is read-only.
             psycopg.OperationalError: the connection was lost.
         """
@@ -154,7 +154,7 @@ class Connection(psycopg.AsyncConnection[Any]):
             if is_lost or ends_session(error):
                 self.pgconn.finish()
             if is_lost and error.sqlstate is None and time.monotonic() >= until:
-                raise SilentServerError(*error.args) from error
+                raise ServerUnresponsiveError(*error.args) from error
             raise
         except BaseException:
             if self._is_active:
@@ -249,7 +249,7 @@ _OVERLOAD_CLASSES = ("53", _BROKEN_OFF)
 """Insufficient resources; an aborted statement."""
 
 
-def is_away(error: BaseException | None) -> bool:
+def is_unavailable(error: BaseException | None) -> bool:
     """Return whether an error means that the database is unavailable.
 
     No write can succeed until it is available again.
@@ -305,7 +305,7 @@ def is_passing(error: BaseException | None) -> bool:
     lock or an outdated session caused the error.
     """
     return (
-        is_away(error)
+        is_unavailable(error)
         or is_contended(error)
         or _code(error).startswith(_OVERLOAD_CLASSES)
         or (isinstance(error, psycopg.Error) and ends_session(error))

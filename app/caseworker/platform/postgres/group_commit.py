@@ -30,11 +30,11 @@ import structlog
 from caseworker.platform.errors import StoreUnavailableError, WriteFailedError
 from caseworker.platform.fair_slots import TENANT, FairQueue
 from caseworker.platform.postgres.connections import (
-    SilentServerError,
-    is_away,
+    ServerUnresponsiveError,
     is_broken_off,
     is_contended,
     is_refusal,
+    is_unavailable,
 )
 
 Write = TypeVar("Write")
@@ -263,9 +263,9 @@ class GroupCommit(Generic[Write, Answer]):
             writes = [self._queue[waiting].write for waiting in batch]
             answers = await self._commit(connection, writes)
         except Exception as error:
-            if isinstance(error, SilentServerError) or is_broken_off(error):
+            if isinstance(error, ServerUnresponsiveError) or is_broken_off(error):
                 self._strike(batch, error)
-            if is_away(error) or connection.closed:
+            if is_unavailable(error) or connection.closed:
                 raise
             if is_broken_off(error):
                 return False
@@ -324,7 +324,7 @@ class GroupCommit(Generic[Write, Answer]):
             waiting.set_exception(error)
 
     def _to_the_end(self, waiting: Waiting[Answer]) -> None:
-        """Move a write to the end of the line of its tenant."""
+        """Move a write to the end of its tenant's queue."""
         if (place := self._leave(waiting)) is not None:
             self._join(waiting, place)
 

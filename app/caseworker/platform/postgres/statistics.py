@@ -22,7 +22,7 @@ ORDER BY 1
 It reads only the catalogue and counters, because the size of a table waits for locks on it.
 
 A crash of the server also loses the time of the last analysis, but then the table has few changes
-since. ``reltuples`` is no proof of an analysis: building an index sets it too. Row security hides
+since. ``reltuples`` does not prove an analysis: building an index sets it too. Row security hides
 ``pg_stats`` from the owner of the tables.
 """
 

@@ -14,7 +14,7 @@ from typing import Any
 from caseworker.core.budget.budget import ESTIMATED_OF, Dimension
 from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.usage import ResourceUsage
-from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS, ValueLimits
 from caseworker.core.trace.spans import SpanOf
 from caseworker.engine.activity import Activity
 from caseworker.engine.calls import Calls
@@ -79,7 +79,7 @@ class Execution:
         journals: JournalStore,
         permitted_at: float,
         clock: Callable[[], float],
-        limits: ValueLimits = USUAL_LIMITS,
+        limits: ValueLimits = DEFAULT_VALUE_LIMITS,
         span_of: SpanOf | None = None,
         parent_scope: Scope | None = None,
         on: tuple[asyncio.AbstractEventLoop, int],

@@ -29,7 +29,7 @@ from caseworker.core.budget.stops import (
     StopKind,
     Suspended,
 )
-from caseworker.core.trace.frozen_json import USUAL_LIMITS, ValueLimits
+from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
 from caseworker.engine.approvals import ApprovalPort, Approvals
 from caseworker.engine.cancellation import CancellationToken
@@ -93,7 +93,7 @@ class ExecutorLimits:
     """Number of deaths of processes that count against a run, at which it fails."""
     max_parallel_steps: int
     """Maximum number of concurrent steps of one run, even if its graphs allow more."""
-    values: ValueLimits = USUAL_LIMITS
+    values: ValueLimits = DEFAULT_VALUE_LIMITS
 
 
 class RunSlots:
@@ -230,8 +230,8 @@ class RunExecutor:
         return self._active.keys()
 
     @property
-    def takes_runs(self) -> bool:
-        """Whether runs may be claimed; not after :meth:`stop_taking`."""
+    def accepts_runs(self) -> bool:
+        """Whether runs may be claimed; not after :meth:`stop_accepting`."""
         return self._open
 
     @property
@@ -353,7 +353,7 @@ class RunExecutor:
             return None
         return active.run.last_seq if active.journal is None else active.journal.stored_seq
 
-    def stop_taking(self) -> None:
+    def stop_accepting(self) -> None:
         """Accept no more runs, and start no more calls of those in progress.
 
         Each run is released as soon as its calls in flight have ended.
@@ -383,7 +383,7 @@ class RunExecutor:
         Calls that last longer than ``grace_seconds`` are cancelled. Runs that cannot be released
         during a database outage are recovered by other processes.
         """
-        self.stop_taking()
+        self.stop_accepting()
         if self._tasks and not self._handing_over:
             await asyncio.wait(self._tasks, timeout=grace_seconds)
         self._handing_over = True
@@ -550,7 +550,7 @@ class RunExecutor:
             finish = execution.finish(outcome, delivered_at=_now())
             stored = await self._journals.finish(finish)
         active.finished = stored.done
-        if stored.frees_place:
+        if stored.frees_capacity:
             self._freed.set()
         if stored.finished_at is None:
             log.warning("run.finished_elsewhere")

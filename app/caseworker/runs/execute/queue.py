@@ -194,8 +194,8 @@ class QueueWorker:
             await pool.wait(self.patience.connect_seconds)
             async with app.open_async(pool), asyncio.TaskGroup() as tasks:
                 listening = wake_on_notification(jobs, self.url, [QUEUE], self.patience)
-                due = wake_when_due(jobs, self.due, self._take_next_runs)
-                beside = (listening, due, self._wake_when_free(jobs), self._take_what_waited())
+                due = wake_when_due(jobs, self.due, self._claim_next_runs)
+                beside = (listening, due, self._wake_when_free(jobs), self._claim_when_freed())
                 helpers = [tasks.create_task(each) for each in beside]
                 await take_jobs(app, [QUEUE], at_once=CONCURRENCY, times=self.times)
                 for helper in helpers:
@@ -208,14 +208,14 @@ class QueueWorker:
             await self.executor.wait_for_slot()
             await jobs.wake()
 
-    async def _take_what_waited(self) -> None:
+    async def _claim_when_freed(self) -> None:
         """Claim runs that had to wait for other runs of their tenant: their jobs are gone."""
         while True:
             await self.executor.freed()
-            await self._take_next_runs()
+            await self._claim_next_runs()
 
-    async def _take_next_runs(self) -> None:
-        while self.executor.free_slots > 0 and await self._take_next():
+    async def _claim_next_runs(self) -> None:
+        while self.executor.free_slots > 0 and await self._claim_next():
             pass
 
     async def _execute(self, tenant: str, run_id: str) -> None:
@@ -223,12 +223,12 @@ class QueueWorker:
         while self.executor.free_slots <= 0:
             await self.executor.wait_for_slot()
         try:
-            await self._take_next()
+            await self._claim_next()
         except BaseException:
             self.due.set()  # the job ends now, so nothing else would claim the run soon
             raise
 
-    async def _take_next(self) -> bool:
+    async def _claim_next(self) -> bool:
         """Claim and start the next run; return False if there is none, or no free slot."""
         if not self.executor.reserve():
             return False

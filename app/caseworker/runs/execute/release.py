@@ -29,7 +29,7 @@ AGAIN_SECONDS = (0.1, 2.0)
 PAUSE_SECONDS = (5.0, 60.0)
 """First and maximum pause, in seconds, before a declined run can be claimed again."""
 
-DECLINED_AT_MOST = 8
+MAX_DECLINES = 8
 """Number of times that this process declines a run before the run fails. Including the pauses, that
 takes about five minutes."""
 
@@ -51,7 +51,7 @@ class Declined:
     def pause_before(self, key: RunKey) -> float | None:
         """Count a decline; return the pause in seconds, or None if the run must fail."""
         times = self._times.pop(key, 0) + 1
-        if times > DECLINED_AT_MOST:
+        if times > MAX_DECLINES:
             return None
         self._times[key] = times
         if len(self._times) > REMEMBERED:

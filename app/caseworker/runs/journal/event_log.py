@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from caseworker.core.trace.frozen_json import (
-    USUAL_LIMITS,
+    DEFAULT_VALUE_LIMITS,
     ValueLimits,
     ValueTooLargeError,
     freeze,
@@ -203,7 +203,7 @@ class EventLog:
         stored_once: Set[str] = frozenset(),
         streamed: MutableMapping[tuple[str | None, str], Any] | None = None,
         open_starts: OpenStarts | None = None,
-        limits: ValueLimits = USUAL_LIMITS,
+        limits: ValueLimits = DEFAULT_VALUE_LIMITS,
         now: Callable[[], float] = time.time,
         node_of: Callable[[str], TraceNode] | None = None,
     ) -> None:

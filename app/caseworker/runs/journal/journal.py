@@ -26,7 +26,7 @@ from caseworker.core.budget.stops import CancelledError, HandOver, Stop, StopCau
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.frozen_json import (
-    USUAL_LIMITS,
+    DEFAULT_VALUE_LIMITS,
     FrozenJson,
     ValueLimits,
     ValueTooLargeError,
@@ -111,7 +111,7 @@ class RunJournal:
         earlier: Sequence[CallRecord],
         permitted_at: float,
         clock: Callable[[], float],
-        limits: ValueLimits = USUAL_LIMITS,
+        limits: ValueLimits = DEFAULT_VALUE_LIMITS,
     ) -> None:
         """Open the journal of a claimed run.
 

@@ -69,7 +69,7 @@ OwnersAnswer = Permission | FinishResult | RetryLater
 Row = Mapping[str, Any]
 
 
-class UsualTimes:
+class ResponseTimes:
     """Tracks the usual response time of a server: its fastest response in the last minute."""
 
     def __init__(self) -> None:
@@ -184,8 +184,8 @@ class PostgresJournal:
         finished = cast("FinishResult", await self._submit(finish))
         stored = finish.events if finished.done else ()
         self.notifier.notify(finish.key, stored, ended=finished.done)
-        if self._tenants_wait and not finished.frees_place:
-            return replace(finished, frees_place=True)
+        if self._tenants_wait and not finished.frees_capacity:
+            return replace(finished, frees_capacity=True)
         return finished
 
     async def _submit(self, write: JournalWrite | FinishRun) -> OwnersAnswer:
@@ -196,7 +196,7 @@ class PostgresJournal:
     def _owners_line(self, patience: Patience) -> GroupCommit[OwnersWrite, OwnersAnswer]:
         return GroupCommit(
             partial(self._connect, patience),
-            partial(write_in_batch, usual=UsualTimes(), costs=self._usual),
+            partial(write_in_batch, usual=ResponseTimes(), costs=self._usual),
         )
 
     async def _connect(self, patience: Patience) -> psycopg.AsyncConnection[Any]:
@@ -220,7 +220,7 @@ async def write_in_batch(
     connection: psycopg.AsyncConnection[Any],
     writes: Sequence[OwnersWrite],
     *,
-    usual: UsualTimes,
+    usual: ResponseTimes,
     costs: str,
 ) -> Sequence[OwnersAnswer]:
     """Write a batch, with one statement per kind; return the responses in the same order.
@@ -243,7 +243,7 @@ async def write_in_batch(
 async def _write_all(
     connection: psycopg.AsyncConnection[Any],
     writes: Sequence[OwnersWrite],
-    usual: UsualTimes,
+    usual: ResponseTimes,
     costs: str,
 ) -> Sequence[Permission | RetryLater]:
     rows_by_owner = {write.owner: write.owner_row for write in writes}
@@ -317,8 +317,10 @@ def _finish_result(
     asking = finish.key, finish.fence
     if asking in finished:
         row = finished[asking]
-        frees_place = row["frees_place"]
-        return FinishResult(done=True, finished_at=row["finished_at"], frees_place=frees_place)
+        frees_capacity = row["frees_capacity"]
+        return FinishResult(
+            done=True, finished_at=row["finished_at"], frees_capacity=frees_capacity
+        )
     state = states.get(asking)
     if state is None:
         return FinishResult(done=False)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.usage import Charge, sum_of
 from caseworker.core.trace.execution_graph import ExecutionGraph
-from caseworker.core.trace.node import CONTINUES, ESTIMATED, TAKEN_OVER, TERMINAL, WORKER_LOST
+from caseworker.core.trace.node import CONTINUES, ESTIMATED, IMPORTED_FROM, TERMINAL, WORKER_LOST
 from caseworker.engine.ports import IF_LOST, CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.run import CallRecord, Run, RunSource
@@ -69,7 +69,7 @@ def _waiting_to_go_on(earlier: Sequence[CallRecord]) -> frozenset[str]:
 
 def imported_from(source: RunSource, earlier: Sequence[CallRecord]) -> Mapping[str, Any]:
     """Return the source run and the numbers of imported nodes, for the run's start event."""
-    kinds = [record.node["kind"] for record in earlier if TAKEN_OVER in record.node["metadata"]]
+    kinds = [record.node["kind"] for record in earlier if IMPORTED_FROM in record.node["metadata"]]
     steps = kinds.count("system")
     counted = {"steps": steps, "calls": len(kinds) - steps}
     return {"from": {"run_id": source.run_id, "until": source.until, **counted}}
@@ -160,4 +160,4 @@ def tries_of(earlier: Sequence[CallRecord]) -> dict[str, Recorded]:
 def _is_imported(record: CallRecord) -> bool:
     """Return whether a record belongs to the imported run; a resumed step is ours once charged."""
     about = record.node["metadata"]
-    return TAKEN_OVER in about or (CONTINUES in about and not record.charge)
+    return IMPORTED_FROM in about or (CONTINUES in about and not record.charge)

@@ -297,7 +297,7 @@ WITH ended AS MATERIALIZED (
         runs.reserved_cost_usd, {_cost("runs.usage")} AS cost_usd,
         (runs.created_at AT TIME ZONE 'UTC')::date AS day,
         runs.concurrency_key IS NOT NULL OR EXISTS (
-            SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_place,
+            SELECT FROM quotas WHERE quotas.tenant_id = runs.tenant_id) AS frees_capacity,
         {STORED_BYTES} + e.written_bytes AS stored_bytes
 ), {_written_by("finished")}, charged AS (
     INSERT INTO accounts AS a (tenant_id, account, period, used_cost_usd, reserved_cost_usd)
@@ -312,7 +312,7 @@ WITH ended AS MATERIALIZED (
     UPDATE approvals a SET run_ended = true FROM finished
     WHERE a.tenant_id = finished.tenant_id AND a.run_id = finished.run_id AND a.decision IS NULL
 ), {_ANNOUNCE_FINISHED}
-SELECT tenant_id, run_id, fence, finished_at, frees_place FROM finished,
+SELECT tenant_id, run_id, fence, finished_at, frees_capacity FROM finished,
     (SELECT caseworker_settle({_of_owned(_HOLD, "finished")})) AS settled
 """  # noqa: S608
 
@@ -327,7 +327,8 @@ their holds, and holds without an actual amount by the trigger on ``runs``."""
 FINISH_UNOWNED = _finish(UNOWNED, _COSTS)
 """End runs that no worker owns. The transaction must already hold the locks on their rows.
 
-The trigger on ``runs`` subtracts the cost of runs whose calls reserved it.
+If the calls of a run reserved in accounts, they are charged there already. The trigger on ``runs``
+therefore subtracts the cost that this statement adds.
 """
 
 RUN_STATES = f"""

@@ -172,7 +172,7 @@ class Heartbeat:
         """
         beat = await self.workers.beat(self.executor.worker_id)
         self._beaten_at = asyncio.get_running_loop().time()
-        if beat.draining and self.executor.takes_runs:
+        if beat.draining and self.executor.accepts_runs:
             log.warning("process.draining", count=len(self.executor.active))
             drain = self.executor.drain(self.drain_seconds)
             self._draining = asyncio.create_task(drain, name="drain")
@@ -185,13 +185,13 @@ class Heartbeat:
         for key in self.executor.broken.keys() - beat.owned:
             del self.executor.broken[key]
 
-    async def stop_taking(self) -> None:
+    async def stop_accepting(self) -> None:
         """Record once that this process accepts no more runs; if that fails, requests detect it."""
         if self._is_leaving:
             return
         self._is_leaving = True
         try:
-            await self.workers.stop_taking(self.executor.worker_id)
+            await self.workers.stop_accepting(self.executor.worker_id)
         except Exception as error:  # the runs must be released in any case
             log.warning("heartbeat.stop_unsaid", error=message_of_error(error))
 

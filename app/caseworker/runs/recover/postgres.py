@@ -65,7 +65,7 @@ RETURNING drain_requested_at
 
 LEAVE = "DELETE FROM workers WHERE worker_id = %s"
 
-ANY_TAKING = """
+ANY_WORKER_ACCEPTS_RUNS = """
 SELECT EXISTS (
     SELECT FROM workers WHERE drain_requested_at IS NULL
         AND beat_at > statement_timestamp() - make_interval(secs => %s::float8)
@@ -198,7 +198,7 @@ class PostgresWorkers:
         owned = await connection.execute(OWNED_BY, (worker_id,), prepare=True)
         return await owned.fetchall()
 
-    async def stop_taking(self, worker_id: str) -> None:
+    async def stop_accepting(self, worker_id: str) -> None:
         """Record that this worker accepts no more runs.
 
         Raises:
@@ -215,7 +215,7 @@ class PostgresWorkers:
         await self._pulse.use(lambda connection: connection.execute(LEAVE, (worker_id,)))
 
 
-async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
+async def any_worker_accepts_runs(pool: Pool, *, stale_seconds: float) -> bool:
     """Return whether any worker that accepts runs has sent a heartbeat recently.
 
     The database's clock decides: the heartbeat must be younger than ``stale_seconds``.
@@ -224,7 +224,7 @@ async def any_taking(pool: Pool, *, stale_seconds: float) -> bool:
         StoreUnavailableError: the database does not respond.
     """
     async with transaction(pool) as connection:
-        rows = await connection.exec_driver_sql(ANY_TAKING, (stale_seconds,))
+        rows = await connection.exec_driver_sql(ANY_WORKER_ACCEPTS_RUNS, (stale_seconds,))
         return bool(rows.scalar_one())
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class DeliveryState:
     """How far a request to a server got, and why its response is missing."""
 
-    may_be_taken: bool = False
+    may_have_executed: bool = False
     """Whether the server may have received the whole request and executed it."""
     session_lost: bool = False
     """Whether the server refused the request because it does not know the session."""

@@ -107,11 +107,11 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             request.headers[HEADER] = span
         posts = request.method == "POST"
         delivery = _delivery() if posts else DeliveryState()
-        delivery.may_be_taken = True
+        delivery.may_have_executed = True
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
-            delivery.may_be_taken = not isinstance(
+            delivery.may_have_executed = not isinstance(
                 error, httpx2.ConnectError | httpx2.ConnectTimeout
             )
             delivery.is_broken = True
@@ -139,7 +139,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def session_client(config: ServerConfig) -> httpx2.AsyncClient:
+def create_http_client(config: ServerConfig) -> httpx2.AsyncClient:
     """Create the HTTP client for one session. It sets no limit on the duration of calls."""
     return httpx2.AsyncClient(
         headers=dict(config.headers),
@@ -174,7 +174,7 @@ async def _refusal(
     if not (delivery.session_lost or is_limit or status in _OUTAGES):
         delivery.refusal_status = status
     if delivery.session_lost or names_session or is_limit:
-        delivery.may_be_taken = False
+        delivery.may_have_executed = False
     if error is not None or status == HTTPStatus.NOT_FOUND:
         headers = {"content-type": "application/json"} if error is not None else {}
         return httpx2.Response(status, headers=headers, text=text, request=request)

@@ -231,7 +231,7 @@ class _Parts:
         if kind.startswith("image/") or what.startswith(_PICTURE):
             beginning = _PICTURES.get(kind)
             if beginning is None or not beginning.match(data):
-                self.omitted.append(f"{what}: it is no PNG, JPEG, GIF or WebP")
+                self.omitted.append(f"{what}: it is not a PNG, JPEG, GIF or WebP")
                 return None
         if self.context is None or self.context.artifacts is None:
             self.omitted.append(f"{what}: this run keeps no files")

@@ -130,7 +130,7 @@ class McpTool:
             try:
                 return await session.call(self._tool, args)
             except CallLostError as lost:
-                if lost.may_be_taken and not tool.spec.idempotent:
+                if lost.may_have_executed and not tool.spec.idempotent:
                     if lost.code != SERVER_LOST:
                         raise
                     message = f"Outcome unknown: the server was lost during the call. {lost}"

@@ -45,7 +45,7 @@ from caseworker.platform.logs.trace_context import outside_spans
 from caseworker.tools.mcp.checked_stream import checked_transport
 from caseworker.tools.mcp.config import ServerConfig
 from caseworker.tools.mcp.delivery import DELIVERY, DeliveryState
-from caseworker.tools.mcp.http import names_lost_session, session_client
+from caseworker.tools.mcp.http import create_http_client, names_lost_session
 from caseworker.tools.mcp.stdio import TOO_LARGE_CODE, stdio_transport
 from caseworker.tools.mcp.tool_descriptions import MAX_TOOLS, ServerTool, usable_tools
 from caseworker.tools.ports import ToolRefusedError
@@ -71,9 +71,9 @@ _CODES: Final = {
 class CallLostError(ToolRefusedError):
     """The session or the connection was lost before the server's response arrived."""
 
-    def __init__(self, message: str, *, may_be_taken: bool, code: str = SERVER_LOST) -> None:
+    def __init__(self, message: str, *, may_have_executed: bool, code: str = SERVER_LOST) -> None:
         super().__init__(message, code=code)
-        self.may_be_taken = may_be_taken
+        self.may_have_executed = may_have_executed
         """Whether the server may have executed the call."""
 
 
@@ -154,7 +154,7 @@ class McpSession:
         """
         delivery = DeliveryState()
         if self.ended:
-            raise CallLostError("The server was lost.", may_be_taken=False)
+            raise CallLostError("The server was lost.", may_have_executed=False)
         call = asyncio.create_task(self._request(tool, args, delivery))
         self._calls.add(call)
         call.add_done_callback(self._forget)
@@ -164,7 +164,7 @@ class McpSession:
             task = asyncio.current_task()
             if call.cancelled() and task is not None and not task.cancelling():
                 raise CallLostError(
-                    "The server was lost.", may_be_taken=delivery.may_be_taken
+                    "The server was lost.", may_have_executed=delivery.may_have_executed
                 ) from None
             call.cancel()
             raise
@@ -221,17 +221,17 @@ class McpSession:
         if delivery.session_lost:
             self.has_answered = True
             self._retire(error.message)
-            return CallLostError(error.message, may_be_taken=False)
+            return CallLostError(error.message, may_have_executed=False)
         if delivery.is_broken or _is_closed(error):
             self._look.set()
-            return CallLostError(error.message, may_be_taken=delivery.may_be_taken)
+            return CallLostError(error.message, may_have_executed=delivery.may_have_executed)
         if delivery.refusal_status:
             if not await self._can_list():
                 is_refused = delivery.refusal_status < HTTPStatus.INTERNAL_SERVER_ERROR
                 return CallLostError(
                     error.message,
-                    may_be_taken=delivery.may_be_taken,
-                    code="tool_error" if is_refused and delivery.may_be_taken else SERVER_LOST,
+                    may_have_executed=delivery.may_have_executed,
+                    code="tool_error" if is_refused and delivery.may_have_executed else SERVER_LOST,
                 )
         elif (
             code == "tool_error"
@@ -240,7 +240,7 @@ class McpSession:
         ):
             # The server answered, and may mean a session of the tool, such as a browser's.
             self._retire(error.message)
-            return CallLostError(error.message, may_be_taken=True, code=code)
+            return CallLostError(error.message, may_have_executed=True, code=code)
         return None
 
     async def _can_list(self) -> bool:
@@ -367,7 +367,7 @@ class McpSession:
 async def _http_transport(config: ServerConfig) -> AsyncIterator[TransportStreams]:
     """Open the SDK's transport with a client that is closed with it."""
     async with (
-        aclosing(session_client(config)) as client,
+        aclosing(create_http_client(config)) as client,
         streamable_http_client(
             config.url, http_client=client, max_sse_event_size=config.max_message_bytes
         ) as streams,

@@ -187,13 +187,13 @@ class _Child:
                 context = self._outgoing.last_context
                 delivery = (context and context.get(DELIVERY)) or DeliveryState()
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                delivery.may_be_taken = True
+                delivery.may_have_executed = True
                 self._stdin.write(text.encode() + b"\n")
                 await self._stdin.drain()
         except anyio.ClosedResourceError:
             pass
         except OSError:  # the child closed its stdin, so it has not read the end of this line
-            delivery.may_be_taken = False
+            delivery.may_have_executed = False
             self._note_end("It closed its input.")
             self._incoming.close()
 

@@ -5,7 +5,7 @@ import { fill, h } from "./dom.js";
 import { LIMITS } from "./format.js";
 
 const UNITS = { max_seconds: "Time (seconds)", max_cost_usd: "Cost (USD)" };
-const USUAL_LIMITS = ["max_cost_usd", "max_llm_calls", "max_tool_calls", "max_seconds"];
+const DEFAULT_VALUE_LIMITS = ["max_cost_usd", "max_llm_calls", "max_tool_calls", "max_seconds"];
 let fields = 0;
 
 /** Opens a dialog; `content` receives the function that closes it. */
@@ -81,7 +81,7 @@ export function requestForm({ method, request, done, action, danger, close, titl
 }
 
 /** Returns fields for limits; `values` are those that apply if a field stays empty. */
-export function limitFields(names = USUAL_LIMITS, values = null) {
+export function limitFields(names = DEFAULT_VALUE_LIMITS, values = null) {
   return names.map((name) => field(UNITS[name] ?? LIMITS[name][0],
     h("input", { name: `budget.${name}`, type: "number", min: "0", step: "any", placeholder: values ? values[name] ?? "unlimited" : "default" })));
 }

@@ -292,6 +292,6 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 """The metrics for a single series, keyed by name; ``correlation`` takes two series."""
 
 CORRELATION = "correlation"
-LEAST_FOR_CORRELATION = 4
+MIN_FOR_CORRELATION = 4
 """Minimum number of common observations. Fewer than three returns always correlate perfectly."""
 NAMES = (*METRICS, CORRELATION)

@@ -15,7 +15,7 @@ from caseworker_cases.stocks.prices import DailyPrice, PriceSeries, PriceSource
 
 ADJUSTED_CLOSE = "adjusted_close"
 FIELDS = ("close", "open", "high", "low", "volume", ADJUSTED_CLOSE)
-LEAST_POSITIVE = 1e-15
+MIN_POSITIVE = 1e-15
 """Minimum value that ratios accept. Smaller values are treated as zero, so that no ratio
 overflows."""
 SPLIT_RATIO = 1.2
@@ -56,7 +56,7 @@ class Observations:
 
     def positive(self) -> tuple[float, ...]:
         """Return the values; raise ToolRefusedError if any of them is not above zero."""
-        if min(self.values) < LEAST_POSITIVE:
+        if min(self.values) < MIN_POSITIVE:
             raise ToolRefusedError(
                 "Returns and drawdowns are defined for values above zero only; one of these is"
                 " not. Use change, mean, median, min, max or trend.",

@@ -103,7 +103,7 @@ def power(base: Real, exponent: Real) -> Real:
     """Return ``base ** exponent``; 0 ** 0 is 1.
 
     Raises:
-        ToolRefusedError: the result is undefined, or no real number.
+        ToolRefusedError: the result is undefined, or not a real number.
     """
     if base == 0 and exponent < 0:
         raise ToolRefusedError("zero cannot be raised to a negative power", code="division_by_zero")

@@ -8,7 +8,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from statistics import fmean, median
 from typing import Any
 
-_MOST_BITS = 50_000
+_MAX_BITS = 50_000
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-12
 _TIE = 1e-6
 """A float this close to a rounding tie cannot decide which rounding is correct."""
@@ -63,7 +63,7 @@ def _divided(one: float, other: float) -> int | float:
 
 def _power(base: float, exponent: float) -> int | float:
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
-        if base.bit_length() * exponent > _MOST_BITS:
+        if base.bit_length() * exponent > _MAX_BITS:
             raise _UndecidedError
         return int(base**exponent)
     return math.pow(base, exponent)

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from caseworker.tools.ports import ToolContext, ToolResult
 
-_MOST_STEPS = 20_000
+_MAX_STEPS = 20_000
 """Maximum number of days to count one by one."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -103,7 +103,7 @@ def _shifted(query: _DateQuery, sign: int) -> int:
         months = 12 * day.year + day.month - 1 + amount * (12 if unit == "years" else 1)
         year, month = months // 12, months % 12 + 1
         return _number(date(year, month, min(day.day, _length(year, month))))
-    if unit != "business_days" or abs(amount) > _MOST_STEPS:
+    if unit != "business_days" or abs(amount) > _MAX_STEPS:
         raise _UndecidedDateError
     remaining, step = abs(amount), 1 if amount > 0 else -1
     while remaining:
@@ -143,7 +143,7 @@ def _until(query: _DateQuery) -> str:
 
 def _business_days(query: _DateQuery) -> str:
     start, end = sorted(_ends(query))
-    if end - start > _MOST_STEPS:
+    if end - start > _MAX_STEPS:
         raise _UndecidedDateError
     return str(sum(number % 7 < 5 for number in range(start, end + 1)))
 

@@ -10,7 +10,7 @@ from caseworker_cases.stocks.price_tool import symbol_of
 from caseworker_cases.stocks.prices import DailyPrice, PriceSource
 
 _RELATIVE = 1e-5
-_LEAST_DECIMALS = 4
+_MIN_DECIMALS = 4
 """Decimals to compare if the arguments set no number of decimals."""
 
 Days = Sequence[DailyPrice]
@@ -58,7 +58,7 @@ async def metric_agrees(
 
     None means undecidable.
     """
-    decimals, metric = int(args.get("decimals", _LEAST_DECIMALS)), args["metric"]
+    decimals, metric = int(args.get("decimals", _MIN_DECIMALS)), args["metric"]
     if "periods_per_year" in args:
         return None
     if "symbols" in args:

@@ -99,7 +99,7 @@ def short_date(ordinal: int) -> str:
 
 
 MAX_TITLE_CHARS = 120
-LEAST_DAYS = 2
+MIN_DAYS = 2
 AXIS_PIXELS = 110
 """Approximate width of axis numbers and margins, in pixels."""
 PIXELS_A_CANDLE = 4.5
@@ -129,12 +129,12 @@ def composed(several: Sequence[PriceSeries], request: PlotRequest) -> Picture:
     """Build the chart for one series, or for several that are indexed to 100 at the start.
 
     Raises:
-        ToolRefusedError: the series share fewer than ``LEAST_DAYS`` trading days.
+        ToolRefusedError: the series share fewer than ``MIN_DAYS`` trading days.
     """
     shared = set.intersection(*({day.day for day in series.days} for series in several))
-    if len(shared) < LEAST_DAYS:
+    if len(shared) < MIN_DAYS:
         raise ToolRefusedError(
-            f"A picture needs at least {LEAST_DAYS} trading days, and there are {len(shared)}:"
+            f"A picture needs at least {MIN_DAYS} trading days, and there are {len(shared)}:"
             " choose wider dates.",
             code="too_few_points",
         )

@@ -85,7 +85,7 @@ AXIS_LABELS = 60
 """Approximate width of the axis numbers and their margin, in pixels."""
 PIXELS_A_NUMBER = 55
 PIXELS_A_DATE = 60
-LEAST_DATES = 4
+MIN_DATES = 4
 EPOCH = date(1970, 1, 1).toordinal()
 """Ordinal of the Unix epoch. A day's position on the time axis is its ordinal minus this number."""
 SINGLE_WIDTH, SEVERAL_WIDTH = 1.6, 1.4
@@ -120,7 +120,7 @@ class Frame:
         width = picture.width - right - AXIS_LABELS
         span = picture.days[-1] - picture.days[0]
         dates = AutoDateLocator(  # type: ignore[no-untyped-call]
-            minticks=max(1, min(LEAST_DATES, span)), maxticks=max(2, int(width // PIXELS_A_DATE))
+            minticks=max(1, min(MIN_DATES, span)), maxticks=max(2, int(width // PIXELS_A_DATE))
         )
         axes.xaxis.set_major_locator(dates)
         axes.xaxis.set_major_formatter(_DateLabels())

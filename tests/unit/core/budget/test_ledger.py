@@ -210,12 +210,12 @@ def test_the_shortest_time_counts_and_is_named() -> None:
 
     clock.now += 3
     assert (agent.remaining_seconds(), run.remaining_seconds()) == (2, 3)
-    cause = agent.out_of_own_time().cause
+    cause = agent.time_limit_error().cause
     assert (cause.scope, cause.dimension, cause.limit) == ("run/agent", "seconds", 5)
 
     long = run.child("long", Budget(max_time_seconds=60))
     assert long.remaining_seconds() == 3
-    cause = run.out_of_own_time().cause
+    cause = run.time_limit_error().cause
     assert (cause.scope, cause.dimension, cause.limit) == ("run", "seconds", 10)
     assert Scope("free").remaining_seconds() is None
 

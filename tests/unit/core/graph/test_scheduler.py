@@ -27,7 +27,7 @@ def test_no_more_steps_run_at_once_than_are_allowed() -> None:
     scheduler = scheduler_of(graph("ABC", max_parallel=2))
 
     assert scheduler.begin() == [StartStep("A"), StartStep("B")]
-    assert scheduler.tell(finished("B")) == [StartStep("C")]
+    assert scheduler.apply(finished("B")) == [StartStep("C")]
 
 
 def test_the_keys_of_the_outputs_will_do_as_handles() -> None:
@@ -35,7 +35,7 @@ def test_the_keys_of_the_outputs_will_do_as_handles() -> None:
     scheduler = scheduler_of(graph("ABC", flow("A", "B", "x"), flow("A", "C", "y")))
     scheduler.begin()
 
-    assert scheduler.tell(StepFinished("A", {"x": 1}.keys())) == [SkipStep("C"), StartStep("B")]
+    assert scheduler.apply(StepFinished("A", {"x": 1}.keys())) == [SkipStep("C"), StartStep("B")]
 
 
 def test_one_topology_serves_many_executions() -> None:
@@ -43,13 +43,13 @@ def test_one_topology_serves_many_executions() -> None:
     topology = Topology(DIAMOND)
     first, second = Scheduler(topology), Scheduler(topology)
     first.begin()
-    first.tell(finished("A"))
-    first.tell(finished("B"))
+    first.apply(finished("A"))
+    first.apply(finished("B"))
     second.begin()
 
-    assert second.tell(finished("A")) == [StartStep("B"), StartStep("C")]
-    assert second.tell(finished("B")) == []
-    assert first.tell(finished("C")) == [StartStep("D")]
+    assert second.apply(finished("A")) == [StartStep("B"), StartStep("C")]
+    assert second.apply(finished("B")) == []
+    assert first.apply(finished("C")) == [StartStep("D")]
 
 
 def test_a_graph_without_steps_is_done_at_once() -> None:
@@ -67,10 +67,10 @@ def test_a_fact_about_a_step_that_does_not_run_is_refused(fact: StepFinished) ->
     """A fact about a step that was not started or has ended is rejected."""
     scheduler = scheduler_of(DIAMOND)
     scheduler.begin()
-    scheduler.tell(finished("A"))
+    scheduler.apply(finished("A"))
 
     with pytest.raises(UnexpectedFactError, match=fact.step_id):
-        scheduler.tell(fact)
+        scheduler.apply(fact)
 
 
 def test_a_graph_is_begun_once() -> None:
@@ -94,7 +94,7 @@ def test_steps_that_wait_for_one_another_are_never_ordered() -> None:
     scheduler = scheduler_of(graph("ABC", flow("A", "B"), flow("B", "C"), flow("C", "B")))
 
     assert scheduler.begin() == [StartStep("A")]
-    assert scheduler.tell(finished("A")) == []
+    assert scheduler.apply(finished("A")) == []
     assert not scheduler.done
 
 
@@ -103,7 +103,7 @@ def test_a_dead_path_of_any_length_is_skipped_without_a_deep_stack() -> None:
     scheduler = scheduler_of(row(10_000))
     scheduler.begin()
 
-    skipped = scheduler.tell(finished("0", "elsewhere"))
+    skipped = scheduler.apply(finished("0", "elsewhere"))
 
     assert skipped == [SkipStep(str(index)) for index in range(1, 10_000)]
     assert scheduler.done
@@ -114,14 +114,14 @@ def test_a_wide_graph_is_joined_once(lanes: int) -> None:
     """The last step starts once, after all parallel steps, of which ten run at a time."""
     scheduler = scheduler_of(fan(lanes, max_parallel=10))
     scheduler.begin()
-    running = scheduler.tell(finished("first"))
+    running = scheduler.apply(finished("first"))
     assert len(running) == 10
 
     for index in range(lanes - 1):
-        running += scheduler.tell(finished(f"lane{index}"))
+        running += scheduler.apply(finished(f"lane{index}"))
 
     assert running == [StartStep(f"lane{index}") for index in range(lanes)]
-    assert scheduler.tell(finished(f"lane{lanes - 1}")) == [StartStep("last")]
+    assert scheduler.apply(finished(f"lane{lanes - 1}")) == [StartStep("last")]
 
 
 def test_a_finished_step_can_be_told_without_a_fact() -> None:
@@ -131,7 +131,7 @@ def test_a_finished_step_can_be_told_without_a_fact() -> None:
     plain.begin()
 
     for step_id, handles in (("A", DEFAULT), ("C", frozenset[str]()), ("B", DEFAULT)):
-        assert plain.finished(step_id, handles) == told.tell(StepFinished(step_id, handles))
+        assert plain.finished(step_id, handles) == told.apply(StepFinished(step_id, handles))
     with pytest.raises(UnexpectedFactError):
         plain.finished("A", DEFAULT)
     assert plain.finished("D", DEFAULT) == []
@@ -144,9 +144,9 @@ def test_a_link_of_a_chain_leaves_its_place_to_the_next_only_if_nobody_waits_for
     scheduler = scheduler_of(two_chains)
 
     assert scheduler.begin() == [StartStep("A")]
-    assert scheduler.tell(finished("A")) == [StartStep("B")]
-    assert scheduler.tell(finished("B")) == [StartStep("C")]
-    assert scheduler.tell(finished("C")) == [StartStep("D")]
+    assert scheduler.apply(finished("A")) == [StartStep("B")]
+    assert scheduler.apply(finished("B")) == [StartStep("C")]
+    assert scheduler.apply(finished("C")) == [StartStep("D")]
 
 
 def test_a_link_of_a_chain_that_produces_nothing_for_the_next_skips_it() -> None:
@@ -154,5 +154,5 @@ def test_a_link_of_a_chain_that_produces_nothing_for_the_next_skips_it() -> None
     scheduler = scheduler_of(graph("ABC", flow("A", "B"), flow("B", "C")))
     scheduler.begin()
 
-    assert scheduler.tell(finished("A", "other")) == [SkipStep("B"), SkipStep("C")]
+    assert scheduler.apply(finished("A", "other")) == [SkipStep("B"), SkipStep("C")]
     assert scheduler.done

@@ -16,7 +16,7 @@ from caseworker.gateway.refusals import RELEASED, RefusedError
 from caseworker.gateway.serve import owned
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.platform.http.problems import TOO_MANY_CONNECTIONS
-from caseworker.platform.http.request import RELEASES, BodiesUnderWay, Shares
+from caseworker.platform.http.request import RELEASES, BodyMemory, Shares
 
 
 def test_a_request_that_goes_to_the_next_owner_holds_its_shares_only_once() -> None:
@@ -37,7 +37,7 @@ def test_a_request_that_goes_to_the_next_owner_holds_its_shares_only_once() -> N
     async def story() -> None:
         limits = SimpleNamespace(max_body_bytes=100, max_graph_bytes=0)
         shared = SimpleNamespace(
-            connections=Shares(1, TOO_MANY_CONNECTIONS), bodies=BodiesUnderWay(1_000), limits=limits
+            connections=Shares(1, TOO_MANY_CONNECTIONS), bodies=BodyMemory(1_000), limits=limits
         )
         app = SimpleNamespace(state=SimpleNamespace(shared=shared))
         request: Any = SimpleNamespace(scope={RELEASES: []}, app=app, body=body)

@@ -130,7 +130,7 @@ def test_a_process_that_has_lost_a_run_starts_no_calls_of_it() -> None:
         assert sessions.starts_calls(KEY)
         session._context.token.trip(LostRunError())
         assert sessions.get(KEY) is session
-        assert sessions.is_away(KEY)
+        assert sessions.is_owned_elsewhere(KEY)
         assert not sessions.starts_calls(KEY)
         session.finish(None)
 

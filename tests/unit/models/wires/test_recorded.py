@@ -198,10 +198,10 @@ async def test_a_recording_costs_what_its_model_costs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is no recording of format 1"),
-        ("{}", "is no recording of format 1"),
+        ("", "is not a recording of format 1"),
+        ("{}", "is not a recording of format 1"),
         ('{"format": 1, "models": [{"model": "other"}]}', "holds other and not m"),
-        ('{"format": 1, "models": [{"model": "m"}]}\n{}\n', "line 2 is no exchange"),
+        ('{"format": 1, "models": [{"model": "m"}]}\n{}\n', "line 2 is not an exchange"),
     ],
 )
 def test_a_file_that_is_no_recording_of_the_model_is_refused(

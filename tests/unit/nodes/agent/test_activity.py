@@ -7,7 +7,7 @@ import pytest
 
 from caseworker.models.ports import Delta, ModelError, ModelReply, ModelRequest
 from caseworker.nodes.agent.activity import CHUNK_CHARS
-from caseworker.nodes.agent.references import LEAST_CHARS, MAX_SHOWN_CHARS
+from caseworker.nodes.agent.references import MAX_SHOWN_CHARS, MIN_CHARS
 from tests.support.limits import retry_policy
 from tests.unit.nodes.agent.world import (
     agent,
@@ -104,8 +104,8 @@ async def test_what_tools_take_and_give_is_shown_in_bounded_form() -> None:
 @pytest.mark.parametrize(
     ("chars", "refers"),
     [
-        (LEAST_CHARS - 1, False),
-        (LEAST_CHARS, True),
+        (MIN_CHARS - 1, False),
+        (MIN_CHARS, True),
         (MAX_SHOWN_CHARS, True),
         (MAX_SHOWN_CHARS + 1, False),
     ],

@@ -220,7 +220,7 @@ async def test_a_tool_that_does_not_end_at_its_time_is_followed_by_nothing() -> 
 @pytest.mark.parametrize("second", ["second try", "last answer"])
 async def test_an_agent_out_of_time_halts_before_its_second_answer(second: str) -> None:
     """If a model or tool ignores the cancellation, its first answer is discarded."""
-    stop = Scope("run", Budget(max_seconds=1)).out_of_own_time()
+    stop = Scope("run", Budget(max_seconds=1)).time_limit_error()
 
     class Deaf(Gate):
         async def run(self, args: Mapping[str, Any], context: ToolContext) -> ToolResult:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from caseworker.platform.fair_slots import share_of
 from caseworker.platform.http.bodies import memory_of
 from caseworker.platform.http.problems import ProblemError
-from caseworker.platform.http.request import UNIDENTIFIED_SHARE, BodiesUnderWay
+from caseworker.platform.http.request import UNIDENTIFIED_SHARE, BodyMemory
 
 LIMIT = 1_000_000
 REST = LIMIT - share_of(LIMIT)
@@ -17,7 +17,7 @@ Steps = Sequence[tuple[bool, int]]
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(1, LIMIT)), max_size=60)
 
 
-def occupied(bodies: BodiesUnderWay, tenant: str | None, steps: Steps) -> None:
+def occupied(bodies: BodyMemory, tenant: str | None, steps: Steps) -> None:
     """Receive bodies of a tenant, some of which end; a refused one releases its bytes."""
     held = list[int]()
     for begins, size in steps:
@@ -36,7 +36,7 @@ def test_no_tenant_and_no_stranger_takes_the_share_of_others(
     mallory: Steps, nobody: Steps, size: int
 ) -> None:
     """Whatever one tenant and unknown callers send, another tenant has a tenth."""
-    bodies = BodiesUnderWay(LIMIT)
+    bodies = BodyMemory(LIMIT)
     occupied(bodies, "mallory", mallory)
     occupied(bodies, None, nobody)
 
@@ -46,7 +46,7 @@ def test_no_tenant_and_no_stranger_takes_the_share_of_others(
 @given(tenants=STEPS)
 def test_tenants_do_not_take_the_share_of_unknown_callers(tenants: Steps) -> None:
     """It is small, and the only one that these callers have."""
-    bodies = BodiesUnderWay(LIMIT)
+    bodies = BodyMemory(LIMIT)
     occupied(bodies, "mallory", tenants)
     occupied(bodies, "acme", tenants)
 
@@ -57,7 +57,7 @@ def test_tenants_do_not_take_the_share_of_unknown_callers(tenants: Steps) -> Non
 
 def test_all_tenants_together_have_a_limit() -> None:
     """Released bytes can be held again."""
-    bodies = BodiesUnderWay(LIMIT)
+    bodies = BodyMemory(LIMIT)
     bodies.hold(share_of(LIMIT), "acme")
     bodies.hold(REST, "initech")
     with pytest.raises(ProblemError):

@@ -11,7 +11,7 @@ import structlog
 
 from caseworker.platform.errors import WriteFailedError
 from caseworker.platform.fair_slots import TENANT
-from caseworker.platform.postgres.connections import SilentServerError
+from caseworker.platform.postgres.connections import ServerUnresponsiveError
 from caseworker.platform.postgres.group_commit import (
     BATCH,
     BATCH_BYTES,
@@ -100,7 +100,7 @@ def test_a_batch_is_bounded_in_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [psycopg.errors.QueryCanceled("timeout"), SilentServerError("no answer")]
+    "error", [psycopg.errors.QueryCanceled("timeout"), ServerUnresponsiveError("no answer")]
 )
 def test_a_write_that_the_server_cannot_carry_out_fails_alone(error: Exception) -> None:
     """Other writes of the batch succeed without waiting for the last retry."""

@@ -18,7 +18,7 @@ PICTURES = {
 }
 
 
-class KeepOutcome:
+class SaveOutcome:
     """A sink that records the files it gets."""
 
     max_bytes = 1000
@@ -36,9 +36,9 @@ class KeepOutcome:
         )
 
 
-async def given(media_type: str, data: bytes) -> tuple[KeepOutcome, object]:
+async def given(media_type: str, data: bytes) -> tuple[SaveOutcome, object]:
     picture = ImageContent(data=base64.b64encode(data).decode(), mime_type=media_type)
-    kept = KeepOutcome()
+    kept = SaveOutcome()
     result = await mcp_result_of(
         "h.draw", CallToolResult(content=[picture]), replace(CONTEXT, artifacts=kept)
     )
@@ -69,4 +69,4 @@ async def test_what_is_not_what_it_says_is_left_out(media_type: str, data: bytes
 
     assert kept.saved == []
     about = f"a picture ({media_type}, {len(data)} bytes)"
-    assert omitted == [f"{about}: it is no PNG, JPEG, GIF or WebP"]
+    assert omitted == [f"{about}: it is not a PNG, JPEG, GIF or WebP"]

@@ -17,7 +17,7 @@ ORDERS = {"orders": [{"id": n, "note": "back door", "paid": n % 2 == 0} for n in
 LONG = {"orders": [{"id": n, "note": "back door"} for n in range(2000)]}
 
 
-class KeepOutcome(ArtifactSink):
+class SaveOutcome(ArtifactSink):
     """A sink that keeps names and types."""
 
     max_bytes = 1000
@@ -36,7 +36,7 @@ def encoded(data: bytes) -> str:
 
 
 async def converted(
-    *content: Any, structured: Any = None, kept: KeepOutcome | None = None, is_error: bool = False
+    *content: Any, structured: Any = None, kept: SaveOutcome | None = None, is_error: bool = False
 ) -> ToolResult:
     """Convert a result; ``content`` are texts, or parts as JSON."""
     parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
@@ -183,7 +183,7 @@ async def test_a_resource_is_named_in_the_result(
     part: dict[str, Any], resource: dict[str, Any]
 ) -> None:
     """Its URI, name and type are there, and its text or the file with its data."""
-    kept = KeepOutcome()
+    kept = SaveOutcome()
     result = await converted("See:", part, kept=kept)
 
     assert result == {"text": "See:", "resources": [resource]}
@@ -202,7 +202,7 @@ async def test_a_resource_is_named_in_the_result(
 )
 async def test_a_sound_is_stored_as_a_file(media_type: str, stored: str) -> None:
     """A type without a known extension is stored as bytes."""
-    kept = KeepOutcome()
+    kept = SaveOutcome()
     sound = {"type": "audio", "data": encoded(b"sound"), "mimeType": media_type}
     result = await converted(sound, kept=kept)
 
@@ -221,7 +221,7 @@ OMITTED = {
     ),
     "vector graphics": (
         {"type": "image", "data": encoded(b"<svg/>"), "mimeType": "image/svg+xml"},
-        "a picture (image/svg+xml, 6 bytes): it is no PNG, JPEG, GIF or WebP",
+        "a picture (image/svg+xml, 6 bytes): it is not a PNG, JPEG, GIF or WebP",
     ),
     "not Base64": (
         {"type": "audio", "data": "???", "mimeType": "audio/wav"},
@@ -242,7 +242,7 @@ async def test_a_part_that_cannot_be_passed_on_is_named(part: dict[str, Any], li
 
 async def test_further_files_are_named() -> None:
     """The limit holds for all kinds of files together."""
-    kept = KeepOutcome()
+    kept = SaveOutcome()
     sound = {"type": "audio", "data": encoded(b"abc"), "mimeType": "audio/wav"}
     result = await converted(*[sound] * (MAX_FILES + 1), kept=kept)
 
@@ -260,7 +260,7 @@ async def test_further_files_are_named() -> None:
         (
             [{"type": "image", "data": encoded(b"x"), "mimeType": "image/png"}],
             None,
-            "a picture (image/png, 1 bytes): it is no PNG, JPEG, GIF or WebP",
+            "a picture (image/png, 1 bytes): it is not a PNG, JPEG, GIF or WebP",
         ),
     ],
 )

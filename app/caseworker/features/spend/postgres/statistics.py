@@ -1,4 +1,4 @@
-"""Counts runs over time, from the kept sums of their costs."""
+"""Counts runs over time, from the stored cost sums."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -28,7 +28,7 @@ moves = Table(
 
 MESSAGES_AT_ONCE = 100
 """Number of messages in one transaction."""
-LEAST_PAUSE_SECONDS = 0.05
+MIN_PAUSE_SECONDS = 0.05
 """Minimum pause, in seconds, between two batches."""
 AGAIN_SECONDS = 30.0
 """Seconds before a process looks again whether another one still moves answers."""
@@ -85,7 +85,7 @@ class AnswerMoves:
                 log.warning("answers.database_away")
                 more = None
             if more:
-                await asyncio.sleep(max(LEAST_PAUSE_SECONDS, clock() - began))
+                await asyncio.sleep(max(MIN_PAUSE_SECONDS, clock() - began))
             elif more is None:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:

@@ -173,7 +173,7 @@ The newest message is checked first, so a long thread that is in use costs a swe
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePlace:
+class ThreadPosition:
     """A message in its thread."""
 
     state: ThreadVersion
@@ -327,7 +327,7 @@ class PostgresThreads:
 
     async def place(
         self, tenant: str, thread_id: str, message_id: str | None
-    ) -> tuple[Thread, MessagePlace] | None:
+    ) -> tuple[Thread, ThreadPosition] | None:
         """Return a thread with the place of a message, or of the newest one for None.
 
         Returns None if the thread does not exist.
@@ -385,7 +385,7 @@ def storage_refusal_of(error: Exception) -> Exception | None:
     return RunConflictError()
 
 
-def _place(row: Row) -> MessagePlace:
+def _place(row: Row) -> ThreadPosition:
     message = None
     if row["message_id"] is not None:
         message = ThreadMessage(
@@ -398,7 +398,7 @@ def _place(row: Row) -> MessagePlace:
     answer = None if row["answer"] is None else StoredAnswer.of_json(row["answer"])
     state = ThreadVersion(row["created_at"], row["erasures"])
     complete, size = row["complete"], int(row["bytes"])
-    return MessagePlace(state, message, answer, row["messages"], size, complete=complete)
+    return ThreadPosition(state, message, answer, row["messages"], size, complete=complete)
 
 
 def _thread(row: Row) -> Thread:

@@ -411,7 +411,7 @@ class RunCheck(Protocol):
         ...
 
     def storing(self, connection: AsyncConnection) -> AbstractAsyncContextManager[None]:
-        """Check the storage of the tenant after the writes of the block.
+        """Check the tenant's storage quota at the end of the block, after its writes.
 
         Raises:
             QuotaExceededError: the transaction must be rolled back.

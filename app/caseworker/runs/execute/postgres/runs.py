@@ -139,8 +139,8 @@ class PostgresRuns(PostgresRunReader):
     """Stores runs in Postgres; see :mod:`caseworker.runs.ports` for the rules."""
 
     limits: StoreLimits
-    leaves_suspects: bool = False
-    """Whether the next run is none that is executed alone in a process."""
+    skips_suspects: bool = False
+    """Whether :meth:`claim` skips suspects, because other processes execute them alone."""
     kinds: list[str] | None = None
     """Kinds of runs to claim; None claims runs of all kinds."""
     _inserting: dict[RunKey, asyncio.Event] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class PostgresRuns(PostgresRunReader):
             return await self._accept_alone(new, worker_id)
         request = new.request
         plain = request.source is None and self._in_batches and not new.is_overdue
-        with self._claiming(new.key):
+        with self._exclusive_accept(new.key):
             if plain and (worker_id is not None or request.start_at is None):
                 return await self._accept_in_batch(new, worker_id)
             return await self._accept_alone(new, worker_id)
@@ -183,7 +183,7 @@ class PostgresRuns(PostgresRunReader):
         return accepted
 
     @contextmanager
-    def _claiming(self, key: RunKey) -> Iterator[None]:
+    def _exclusive_accept(self, key: RunKey) -> Iterator[None]:
         """Make concurrent accepts of the same run ID in this process wait until the block ends."""
         self._inserting[key] = ended = asyncio.Event()
         try:
@@ -247,7 +247,7 @@ class PostgresRuns(PostgresRunReader):
     ) -> Run | None:
         """Claim the given queued run, or the next one; return None if none can be claimed."""
         one = (None, None) if key is None else (key.tenant, key.run_id)
-        suspects = False if key is None and self.leaves_suspects else None
+        suspects = False if key is None and self.skips_suspects else None
         parameters = (worker_id, self.limits.quota.max_running, *one, list(excluding), suspects)
         return await self._claim(CLAIM, (*parameters, self.kinds))
 
