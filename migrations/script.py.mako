@@ -15,6 +15,7 @@ depends_on = ${repr(depends_on)}
 
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
+    # After CREATE TABLE: op.execute("SELECT caseworker_keep_tenants_apart()")
     ${upgrades if upgrades else "pass"}
 
 

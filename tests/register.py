@@ -9,7 +9,7 @@ counts of both for each package. A higher count fails; ``--update`` stores lower
 import ast
 import re
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -41,9 +41,9 @@ IDIOMS: Final = tuple(
 )
 
 
-def docstrings(source: str) -> Iterator[str]:
-    """Yield the docstrings of a module, its classes, functions and attributes."""
-    for node in ast.walk(ast.parse(source)):
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of the docstrings of a module, its classes, functions, attributes."""
+    for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
@@ -52,7 +52,7 @@ def docstrings(source: str) -> Iterator[str]:
             documents |= isinstance(before, ast.Assign | ast.AnnAssign)
             match statement:
                 case ast.Expr(value=ast.Constant(value=str(text))) if documents:
-                    yield text
+                    yield statement.lineno, text
 
 
 EVERYDAY: Final = frozenset(
@@ -106,53 +106,57 @@ EVERYDAY: Final = frozenset(
 """Words that do not describe the value of a name."""
 
 
-def names(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of functions, classes, parameters, variables and attributes."""
+def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of the names of functions, classes, parameters and variables."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
+                yield node.lineno, name
             case ast.ClassDef(name=name) | ast.arg(arg=name):
-                yield name
+                yield node.lineno, name
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name
+                yield node.lineno, name
 
 
-def counts() -> dict[str, Counter[str]]:
-    """Return the number of docstrings with an idiom and of everyday names, by package."""
-    found: dict[str, Counter[str]] = {"docstrings": Counter(), "names": Counter()}
+def occurrences() -> dict[tuple[str, str], list[str]]:
+    """Return the places of docstrings with an idiom and of everyday names, by kind and package."""
+    places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for top in SOURCES:
         for path in sorted((ROOT / top).rglob("*.py")):
-            parts = path.relative_to(ROOT).parent.parts
-            if ".venv" in parts:
+            file = path.relative_to(ROOT)
+            if ".venv" in file.parts:
                 continue
-            package, source = "/".join(parts[:3]), path.read_text(encoding="utf-8")
-            texts = docstrings(source)
-            idioms = sum(any(idiom.search(text) for idiom in IDIOMS) for text in texts)
-            found["docstrings"][package] += idioms
+            package, tree = "/".join(file.parent.parts[:3]), ast.parse(path.read_text("utf-8"))
+            places["docstrings", package] += (
+                f"{file}:{line}: {match[0]}"
+                for line, text in docstrings(tree)
+                if (match := next(filter(None, (idiom.search(text) for idiom in IDIOMS)), None))
+            )
             if top == "app":
-                each = names(ast.parse(source))
-                found["names"][package] += sum(one.strip("_").lower() in EVERYDAY for one in each)
-    return found
+                places["names", package] += (
+                    f"{file}:{line}: {name}"
+                    for line, name in names(tree)
+                    if name.strip("_").lower() in EVERYDAY
+                )
+    return places
 
 
 def main() -> int:
     """Compare the counts with the stored limits; return the exit code."""
     rows = LIMITS.read_text(encoding="utf-8").splitlines() if LIMITS.exists() else []
     limits = {(kind, package): int(limit) for kind, package, limit in (r.split("\t") for r in rows)}
-    measured = {
-        (kind, package): count for kind, each in counts().items() for package, count in each.items()
-    }
+    measured = occurrences()
     if "--update" in sys.argv:
-        lowest = {at: min(count, limits.get(at, count)) for at, count in measured.items()}
+        lowest = {at: min(len(each), limits.get(at, len(each))) for at, each in measured.items()}
         lines = ("\t".join((*at, f"{lowest[at]}\n")) for at in sorted(lowest))
         LIMITS.write_text("".join(lines), encoding="utf-8")
         return 0
-    worse = {at: count for at, count in measured.items() if count > limits.get(at, 0)}
+    worse = {at: each for at, each in measured.items() if len(each) > limits.get(at, 0)}
     what = {"docstrings": "docstrings with an odd idiom", "names": "names that are everyday words"}
-    for (kind, package), count in sorted(worse.items()):
+    for (kind, package), each in sorted(worse.items()):
         limit = limits.get((kind, package), 0)
-        print(f"{package}: {count} {what[kind]}; at most {limit} are allowed.")  # noqa: T201
+        print(f"{package}: {len(each)} {what[kind]}; at most {limit} are allowed:")  # noqa: T201
+        print(*(f"  {place}" for place in each), sep="\n")  # noqa: T201
     return 1 if worse else 0
 
 

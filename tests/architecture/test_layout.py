@@ -1,6 +1,7 @@
 """Rules for the files of the tests."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,3 +52,13 @@ def test_an_import_of_a_test_module_is_noticed(line: str) -> None:
     """Each form of an import counts, wherever it is; other imports do not."""
     assert imported_test_modules(line)
     assert not imported_test_modules(line.replace("test_x", "world"))
+
+
+def test_the_contract_between_features_names_every_feature() -> None:
+    """A folder that the contract does not name could import every other one."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (named,) = (each["modules"] for each in contracts if "in these pairs" in each["name"])
+    folders = (ROOT / "app" / "caseworker" / "features").glob("*/__init__.py")
+
+    assert sorted(named) == sorted(f"caseworker.features.{path.parent.name}" for path in folders)

@@ -55,6 +55,7 @@ UNION ALL SELECT table_name, concat_ws(' ', column_name, data_type, is_nullable,
     FROM information_schema.columns WHERE table_name = ANY(%(tables)s)
 UNION ALL SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc
     WHERE pronamespace = 'public'::regnamespace AND prokind = 'f'
+UNION ALL SELECT viewname, definition FROM pg_views WHERE schemaname = 'public'
 ORDER BY 1, 2
 """
 

@@ -47,6 +47,7 @@ class _Row(NamedTuple):
     unit: Unit = Unit.COUNT
     field: str | None = None
     allows_last_answer: bool = False
+    interrupts: bool = False
 
 
 _NO_ROW = _Row(None, "")
@@ -91,6 +92,7 @@ class Dimension(StrEnum):
             "Time limit exceeded",
             Unit.SECONDS,
             field="max_time_seconds",
+            interrupts=True,
         ),
     )
     STEPS = "steps", _Row("p", "number of executed steps", "Step limit exceeded")
@@ -170,7 +172,7 @@ class Dimension(StrEnum):
         member._value_ = name
         member.letter, member.quantity, member.unit = row.letter, row.quantity, row.unit
         member.headline, member.field = row.headline or "", row.field or f"max_{name}"
-        member.interrupts = row.unit is Unit.SECONDS
+        member.interrupts = row.interrupts
         member.allows_last_answer = row.allows_last_answer
         return member
 
