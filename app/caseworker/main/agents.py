@@ -109,6 +109,7 @@ def build_models(
             api_key=model_settings.api_key.get_secret_value() if model_settings.api_key else None,
             recording=model_settings.recording,
             max_reply_bytes=settings.limits.max_reply_kb * 1024,
+            max_embeddings_bytes=settings.limits.max_embeddings_kb * 1024,
         )
         provider = providers.make(model_settings.chosen_provider, endpoint)
         return ChatModel(
@@ -149,7 +150,14 @@ def build_models(
         table[name] = firsts.setdefault(first, with_fallbacks)
     retry = retry_policy(settings.retry)
     turns = None if limits is None else Turns(limits)
-    return ModelGateway(table, _list_price(settings), retry, payloads_of(settings), turns)
+    return ModelGateway(
+        table,
+        _list_price(settings),
+        retry,
+        payloads_of(settings),
+        turns,
+        recorded_embeddings_bytes=settings.gateway.record_embeddings_kb * 1024,
+    )
 
 
 def check_providers(settings: Settings) -> Providers:

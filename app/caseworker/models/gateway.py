@@ -31,9 +31,10 @@ from caseworker.engine.ports import HASH_CHARS, CallOutcome, Journal
 from caseworker.engine.step_path import StepPath
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
+from caseworker.models.embeddings import EmbeddingsCall
 from caseworker.models.families import family_of
 from caseworker.models.forms import ReplyForm, StatedSchema, forms_for, in_form, is_prose
-from caseworker.models.maximum import content_of_body
+from caseworker.models.maximum import content_of_body, content_of_inputs
 from caseworker.models.message_log import MessageLog, StoredPrompt, stated
 from caseworker.models.model_call import ModelCall, OnDelta
 from caseworker.models.ports import Message, ModelFault, ModelRequest, ToolDefinition
@@ -128,9 +129,12 @@ class ModelGateway:
         retry: RetryPolicy,
         payloads: Payloads = REDACTED,
         turns: Turns | None = None,
+        *,
+        recorded_embeddings_bytes: int = 0,
     ) -> None:
         """Create a gateway for these models; ``payloads`` decides how traces store prompts.
 
+        A run records up to ``recorded_embeddings_bytes`` of vectors.
         Calls to rate-limited models wait for a slot from ``turns``.
         """
         self.table = models if isinstance(models, ModelTable) else ModelTable(models)
@@ -138,6 +142,7 @@ class ModelGateway:
         self._list_price = list_price
         self._retry = retry
         self._payloads = payloads
+        self._recorded_embeddings_bytes = recorded_embeddings_bytes
         self._redaction = PacedThread()
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""
@@ -331,15 +336,18 @@ class ModelGateway:
             for name in about["limit_fields"]
             if provider_body.get(name) is not None
         ]
-        limit = max(limits, default=None)
+        has_output = bool(about["limit_fields"])
+        limit = max(limits, default=None if has_output else 0)
         table, limits_only = self.table, ModelRequest(messages=(), max_output_tokens=limit)
         family = family_of(chat_model.model)
-        measure = partial(
-            content_of_body,
-            body,
-            family,
-            largest_image_tokens=chat_model.max_image_tokens or family.largest_image_tokens,
+        measure = partial(content_of_inputs, body, family)
+        call_type: Callable[..., RelayedCall] = partial(
+            EmbeddingsCall, max_recorded_bytes=self._recorded_embeddings_bytes
         )
+        if has_output:
+            largest_image = chat_model.max_image_tokens or family.largest_image_tokens
+            measure = partial(content_of_body, body, family, largest_image_tokens=largest_image)
+            call_type = RelayedCall
         size = body.written_bytes // BYTES_PER_CHAR
         content = await self._redaction.call(measure, size)
         if body.written_bytes > LONG_BODY_BYTES:
@@ -352,10 +360,10 @@ class ModelGateway:
         redact = partial(self._payloads.prompt, added, {} if same else trace_parameters)
         chars = self._payloads.chars_to_redact(added) if same else size
         displayed = await self._redaction.call(redact, chars)
-        call = RelayedCall(
+        call = call_type(
             key=context.path.call("llm", key),
             kind="llm",
-            name="llm",
+            name="llm" if has_output else "embeddings",
             model=chat_model.model,
             per_call=dict.fromkeys(table.counted(Tier.SMALL, alias), 1),
             per_attempt=ONE_API_CALL,

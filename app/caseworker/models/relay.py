@@ -283,7 +283,7 @@ class RelayedCall(ModelCall):
 
         def show(raw: bytes) -> None:
             passed.extend(raw)
-            self.relay.begin(Head(HTTPStatus.OK, _returned(reply.headers, provider.mask)))
+            self.relay.begin(Head(HTTPStatus.OK, returned(reply.headers, provider.mask)))
             (self.relay.hold if reading.is_done else self.relay.write)(raw)
 
         async def take(event: bytes) -> None:
@@ -332,7 +332,7 @@ class RelayedCall(ModelCall):
         self._delivery.note_part(answer)
         answer.prose.end()
         content = bytes(passed)
-        head = Head(HTTPStatus.OK, _returned(reply.headers, provider.mask), content)
+        head = Head(HTTPStatus.OK, returned(reply.headers, provider.mask), content)
         if failure is not None or (is_stream and not answer.ended):
             message = (
                 "the stream broke off" if failure is None else report_in(failure).redacted_suffix
@@ -449,6 +449,11 @@ def restored(wire: Mapping[str, Any]) -> Head:
     return Head(200, {"content-type": storable_text(wire["content_type"])}, content)
 
 
+def is_recorded(wire: Mapping[str, Any]) -> bool:
+    """Return whether the journal holds a whole reply."""
+    return "packed" in wire
+
+
 def is_success(status: int) -> bool:
     """Return whether a reply with an HTTP status has an answer; the client receives it with 200."""
     return HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
@@ -473,10 +478,10 @@ async def _read_head(reply: WireReply, mask: SecretMask) -> Head:
     async with aclosing(reply.parts()) as parts:
         content = await masked(b"".join([part async for part in parts]), mask)
     status = HTTPStatus.OK if is_success(reply.status) else reply.status
-    return Head(status, _returned(reply.headers, mask), content)
+    return Head(status, returned(reply.headers, mask), content)
 
 
-def _returned(headers: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
+def returned(headers: Mapping[str, str], mask: SecretMask) -> dict[str, str]:
     """Return the headers that the client receives, without values that HTTP cannot carry."""
     return {
         name: mask.apply(value)

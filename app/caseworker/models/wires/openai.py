@@ -36,6 +36,7 @@ from caseworker.models.wires.schemas import is_strict, plain_object, tidy
 from caseworker.models.wires.transport import ModelTransport, Wire
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
+EMBEDDINGS_PATH = "/embeddings"
 
 _NAME = "openai"
 _NO_KEY = "none"  # some servers require a key, local ones ignore it
@@ -49,7 +50,8 @@ _THINKING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 def from_endpoint(endpoint: ModelEndpoint) -> EndpointProvider:
     """Create the provider ``openai`` from its endpoint configuration."""
-    wire = ModelTransport(endpoint.max_reply_bytes)
+    by_path = {EMBEDDINGS_PATH: endpoint.max_embeddings_bytes}
+    wire = ModelTransport(endpoint.max_reply_bytes, by_path)
     return openai_provider(base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
 
 
