@@ -60,7 +60,8 @@ def _tokens_in(text: bytes) -> "array[int] | list[array[int]] | None":
         raise _too_many(MAX_TOKENS, "The body")
     if text.find(b"[", 1) < 0:
         return _array_in(text)
-    inner, end, arrays, between = text[1:-1], 0, list[array[int]](), list[bytes]()
+    inner, end, between = text[1:-1], 0, list[bytes]()
+    arrays: list[array[int]] = []  # not subscriptable before Python 3.12
     for match in _ARRAY.finditer(inner):
         if (tokens := _array_in(match[0])) is None:
             return None
