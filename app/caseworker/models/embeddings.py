@@ -63,8 +63,11 @@ class Vectors:
     form: str
     """``base64``: floats of 32 bits, which the reply has in Base64. ``f`` and ``d``: floats of 32
     and of 64 bits, which it has as numbers."""
-    dimensions: int
-    content: bytes
+    about: Mapping[str, Any]
+    """Number of vectors, their dimensions and their digest, for the trace."""
+    size_bytes: int
+    bulk: str
+    """The packed floats in Base64, for the journal."""
 
     @classmethod
     def read(cls, texts: Sequence[bytes]) -> "Vectors | None":
@@ -79,27 +82,21 @@ class Vectors:
         if len(vectors) != len(texts) or len(dimensions := {*map(len, vectors)}) != 1:
             return None
         content = b"".join(row.tobytes() for row in vectors)
-        return cls(form=form, dimensions=dimensions.pop(), content=content)
+        digest = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+        about = {"count": len(texts), "dimensions": dimensions.pop(), "digest": digest}
+        bulk = base64.b64encode(content).decode("ascii")
+        return cls(form=form, about=about, size_bytes=len(content), bulk=bulk)
 
-    @property
-    def about(self) -> Mapping[str, Any]:
-        """The description for the trace: number, dimensions and digest."""
-        digest = hashlib.blake2b(self.content, digest_size=_DIGEST_BYTES).hexdigest()
-        number = len(self.content) // self._size
-        return {"count": number, "dimensions": self.dimensions, "digest": digest}
 
-    def texts(self) -> Iterator[bytes]:
-        """Yield the JSON text of each vector."""
-        for at in range(0, len(self.content), self._size):
-            packed = self.content[at : at + self._size]
-            if self.form == _BASE64:
-                yield b'"%s"' % base64.b64encode(packed)
-            else:
-                yield orjson.dumps(array(self.form, packed).tolist())
-
-    @property
-    def _size(self) -> int:
-        return self.dimensions * (8 if self.form == _DOUBLE else 4)
+def _texts_of(content: bytes, *, form: str, dimensions: int) -> Iterator[bytes]:
+    """Yield the JSON text of each packed vector."""
+    size = dimensions * (8 if form == _DOUBLE else 4)
+    for at in range(0, len(content), size):
+        packed = content[at : at + size]
+        if form == _BASE64:
+            yield b'"%s"' % base64.b64encode(packed)
+        else:
+            yield orjson.dumps(array(form, packed).tolist())
 
 
 def _floats_in(text: bytes) -> "array[float] | None":
@@ -171,10 +168,10 @@ def replayed(value: Mapping[str, Any]) -> Head:
     """Return the reply with vectors that a journal value holds; the values are those of it."""
     wire, mark = value[WIRE], b'"%s"' % secrets.token_hex(16).encode()
     document = orjson.loads(zlib.decompress(base64.b64decode(wire["packed"])))
-    vectors = Vectors(**wire[VECTORS], content=base64.b64decode(value[BULK]))
+    texts = _texts_of(base64.b64decode(value[BULK]), **wire[VECTORS])
     for item in document["data"]:
         item["embedding"] = mark[1:-1].decode()
-    content = joined(orjson.dumps(document), mark, vectors.texts())
+    content = joined(orjson.dumps(document), mark, texts)
     return Head(HTTPStatus.OK, {"content-type": storable_text(wire["content_type"])}, content)
 
 
@@ -231,12 +228,11 @@ class EmbeddingsCall(RelayedCall):
             return {WIRE: {**stored(head), **self.made_in}}
         content_type = head.headers.get("content-type", "")
         wire: dict[str, Any] = {"content_type": content_type, **self.made_in}
-        if not self._may_record(len(vectors.content)):
+        if not self._may_record(vectors.size_bytes):
             return {WIRE: wire}
         rest = replace(head, content=orjson.dumps(document))
-        form = {"form": vectors.form, "dimensions": vectors.dimensions}
-        bulk = base64.b64encode(vectors.content).decode("ascii")
-        return {WIRE: {**wire, **stored(rest), VECTORS: form}, BULK: bulk}
+        form = {"form": vectors.form, "dimensions": vectors.about["dimensions"]}
+        return {WIRE: {**wire, **stored(rest), VECTORS: form}, BULK: vectors.bulk}
 
     def _may_record(self, size: int) -> bool:
         """Count vectors as recorded by the run, if they fit into its limit."""

@@ -1,7 +1,6 @@
 """Embeddings through the gateway, with the client library of OpenAI."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,12 +8,9 @@ import httpx
 import openai
 import pytest
 
-from tests.support.external import QUICK_RECOVERY, Agent, next_attempt, start
+from tests.support.external import Agent, next_attempt, start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.embeddings import counted, vector_of
-from tests.support.fake_provider.script import Step
-from tests.support.service import ServiceProcess, model_settings
-from tests.support.usage_oracle import settings_of_prices
 
 PATH = "/gateway/openai/v1/embeddings"
 TEXTS = ["one text", "another text"]
@@ -53,7 +49,9 @@ async def test_the_client_gets_its_vectors_and_the_run_is_charged_what_the_provi
     budget = {"max_cost_usd": 1, "max_tokens": 1000}
     run = await start(http, budget=budget)
     first = await vectors(run, given, dimensions=5, **fields)
-    again = await vectors(await next_attempt(http, run, budget=budget), given, dimensions=5, **fields)
+    again = await vectors(
+        await next_attempt(http, run, budget=budget), given, dimensions=5, **fields
+    )
     usage = (await run.get()).json()["usage"]
     (arrival,) = await provider.arrivals("", bodies=True)
 

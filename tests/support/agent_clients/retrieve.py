@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "text-embedding-3-small"
-WORDS = "the budget of a run limits what its calls cost and every chunk has other words".split()
+WORDS = ("the", "budget", "limits", "what", "calls", "cost", "every", "chunk", "has", "words")
 SENTENCE_WORDS = 170
 
 

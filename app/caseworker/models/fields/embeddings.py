@@ -2,7 +2,13 @@
 
 from typing import Final
 
-from caseworker.models.fields.provider_options import OTHER_MODEL, OVERRIDES, SENDS_KEY_AWAY
+from caseworker.models.fields.provider_options import (
+    DETACHED,
+    OTHER_MODEL,
+    OVERRIDES,
+    SENDS_KEY_AWAY,
+    STORED,
+)
 from caseworker.models.fields.table import Fields, FieldSection, Table, Use
 
 _OPTIONS: Final = (
@@ -21,6 +27,8 @@ _OPTIONS: Final = (
         " headers model_list litellm_credential_name user_config",
         SENDS_KEY_AWAY,
     ),
+    Fields(Use.REFUSED, "background deferred", DETACHED, unless=(False,)),
+    Fields(Use.REFUSED, "prompt prompt_id", STORED),
 )
 
 EMBEDDINGS: Final = Table(
