@@ -130,11 +130,11 @@ class ModelGateway:
         payloads: Payloads = REDACTED,
         turns: Turns | None = None,
         *,
-        recorded_embeddings_bytes: int = 0,
+        recorded_embeddings_bytes: int | None = None,
     ) -> None:
         """Create a gateway for these models; ``payloads`` decides how traces store prompts.
 
-        A run records up to ``recorded_embeddings_bytes`` of vectors.
+        A run records up to ``recorded_embeddings_bytes`` of vectors; None means none.
         Calls to rate-limited models wait for a slot from ``turns``.
         """
         self.table = models if isinstance(models, ModelTable) else ModelTable(models)
@@ -142,7 +142,7 @@ class ModelGateway:
         self._list_price = list_price
         self._retry = retry
         self._payloads = payloads
-        self._recorded_embeddings_bytes = recorded_embeddings_bytes
+        self._recorded_embeddings_bytes = recorded_embeddings_bytes or 0
         self._redaction = PacedThread()
         self._learned: dict[tuple[int, str], ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""

@@ -27,7 +27,7 @@ MANY = 128
 
 @pytest.fixture(scope="module")
 def service_settings(service_settings: dict[str, str]) -> dict[str, str]:
-    """Set small limits for replies and for what a run records, in KiB."""
+    """Set small limits for replies and for recorded vectors, in KiB."""
     limits = {"GATEWAY_RECORD_EMBEDDINGS_KB": "1", "LIMITS_MAX_EMBEDDINGS_KB": "4"}
     return {**service_settings, **limits, "TRACE_PAYLOADS": "redacted"}
 
@@ -185,7 +185,7 @@ async def test_refusals_of_the_provider_and_of_the_gateway_are_those_of_other_ca
     """A model without embeddings gets the provider's error."""
     await provider.script("CHATS", [Step(status=404, text="this model has no embeddings")])
     run = await start(http, models={"one": "small"}, budget={"max_tokens": 100})
-    bodies = {
+    bodies: dict[str, dict[str, Any]] = {
         "model_not_found": {"model": "other"},
         "unsupported_field": {"model": "one", "api_key": "x"},
         "invalid_request": {"model": "one", "input": {"a": 1}},

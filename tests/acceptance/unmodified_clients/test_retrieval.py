@@ -1,6 +1,6 @@
 """LangChain and LlamaIndex embed 10,000 chunks through the gateway, twice.
 
-``make proofs ARGS="-k retrieval -rP"`` prints what was charged and stored, and the longest stall.
+``make proofs ARGS="-k retrieval -rP"`` prints the charges, the stored bytes and the longest wait.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ class Prompt:
     forced_tool: str | None
     """The tool that the reply must call (the Anthropic way to request a JSON document)."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """The request, if it is one for embeddings."""
+    """The request for embeddings; empty for other APIs."""
 
     @property
     def text(self) -> str:
