@@ -52,6 +52,7 @@ _RECORDED: Final = "recorded_embeddings_bytes"
 _TOO_LONG: Final = (
     "the reply is compressed, or larger than limits.max_embeddings_kb: send fewer inputs at once"
 )
+_UNKNOWN: Final = "the reply is larger than 1 MiB, and its vectors have an unknown form"
 
 T = TypeVar("T")
 
@@ -194,7 +195,7 @@ class EmbeddingsCall(RelayedCall):
         failures.raw += content[:RAW_REPLY_BYTES]
         split = await self._computed(lambda: SplitReply.of(content), content)
         if len(split.rest) > MAX_REPLY_BYTES:
-            raise ValueError("The reply has a long part that is no vector.")
+            raise self._failed(failures.error(_UNKNOWN, retryable=False), 1)
         rest = await masked(split.rest, provider.mask)
         if rest != split.rest:
             split = SplitReply(rest, split.mark, split.texts)
@@ -204,7 +205,7 @@ class EmbeddingsCall(RelayedCall):
             vectors = await self._computed(lambda: Vectors.read(split.texts), content)
         if vectors is None:
             if len(content) > MAX_REPLY_BYTES:
-                raise ValueError("The vectors of the reply have an unknown form.")
+                raise self._failed(failures.error(_UNKNOWN, retryable=False), 1)
             content = await masked(content, provider.mask)
             document = json.loads(content)
         if (error := error_in(document)) is not None:
@@ -212,6 +213,8 @@ class EmbeddingsCall(RelayedCall):
             raise self._failed(failed, 1)
         head = Head(HTTPStatus.OK, returned(reply.headers, provider.mask), content)
         counted = embedding_usage(document)
+        if vectors is None and counted is None:
+            raise ValueError("The reply has neither vectors nor token counts.")
         model_reply = ModelReply(text="", model=self.chat_model.model, usage=counted)
         usage, spent = self._answered(model_reply)
         self.relay.hold(head)

@@ -1,5 +1,6 @@
 """Embeddings through the gateway, with the client library of OpenAI."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -177,6 +178,40 @@ async def test_a_reply_that_is_too_long_fails_with_the_setting_and_is_charged_as
     assert "limits.max_embeddings_kb" in reply.json()["error"]["message"]
     assert await provider.count("LONG") == 1
     assert 0 < usage["tokens_estimated"] == usage["tokens"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"data": [{"embedding": [1, 2]}, {"embedding": [3]}], "usage": {"prompt_tokens": 2}},
+        {"embeddings": {"float": [[0.5]]}, "usage": {"total_tokens": 2}},
+    ],
+    ids=["whole numbers", "another form"],
+)
+async def test_a_reply_of_another_form_is_passed_on_and_replayed_unchanged(
+    http: httpx.AsyncClient, provider: FakeProvider, document: Any
+) -> None:
+    """Its counts are charged."""
+    content = json.dumps(document, indent=1)
+    await provider.script("FORM", [Step(raw_body=content)])
+    run = await start(http)
+    first = await ask(run, "FORM")
+    second = await ask(await run.next_attempt(), "FORM")
+
+    assert first.text == second.text == content
+    assert await provider.count("FORM") == 1
+    assert (await run.get()).json()["usage"]["tokens"] == 2
+
+
+async def test_a_reply_without_vectors_and_counts_is_a_failure_of_the_provider(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The call is repeated, as for other APIs."""
+    await provider.script("EMPTY", [Step(raw_body="{}")])
+    reply = await ask(await start(http), "EMPTY")
+
+    assert reply.json()["data"][0]["embedding"] == vector_of("EMPTY", 8).tolist()
+    assert await provider.count("EMPTY") == 2
 
 
 async def test_refusals_of_the_provider_and_of_the_gateway_are_those_of_other_calls(
