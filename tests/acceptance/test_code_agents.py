@@ -13,6 +13,7 @@ import pytest
 from tests.support.code_agents import NOTES
 from tests.support.collector import Collector
 from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.embeddings import vector_of
 from tests.support.fake_provider.script import Step
 from tests.support.noting_tool import noted
 from tests.support.processes import ChildProcess, run_caseworker
@@ -21,7 +22,7 @@ from tests.support.stores import eventually
 
 AGENTS = (
     *("reporter", "streaming", "connecting", "adding", "sending", "stubborn", "very_stubborn"),
-    *("blocking", "asking", "spanned", "framework", "detouring", "noting"),
+    *("blocking", "asking", "spanned", "framework", "detouring", "noting", "embedding"),
 )
 CHAT = "/gateway/openai/v1/chat/completions"
 HERE = "tests.support.code_agents"
@@ -488,6 +489,24 @@ async def test_a_run_that_reached_a_limit_continues_with_a_larger_one(
     assert halted["status"] == "halted"
     assert run["result"]["output"] == ["a", "b", "c"]
     assert await provider.count("LARGER") == 3
+
+
+@pytest.mark.req("cw/15.embeddings")
+async def test_a_code_agent_embeds_texts_and_a_larger_budget_continues_with_its_vectors(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The new run imports the recorded vectors, and makes only the missing call."""
+    path = await start(http, "embedding", "VECTOR", budget={"max_llm_calls": 1})
+    halted = await ended(http, path)
+    body = {"from": {"run_id": halted["run_id"]}, "budget": {"max_llm_calls": 9}}
+    made = (await http.post("/runs", json=body)).raise_for_status().json()
+    run = await ended(http, f"/runs/{made['run_id']}")
+    arrivals = await provider.arrivals("", bodies=True)
+
+    vectors = [vector_of(each, 3).tolist() for each in ("VECTOR", [1, 2], [3])]
+    assert halted["status"] == "halted"
+    assert run["result"]["output"] == vectors
+    assert [(each.body or {})["input"] for each in arrivals] == ["VECTOR", [[1, 2], [3]]]
 
 
 async def test_a_worker_without_http_offers_clients_without_a_socket(

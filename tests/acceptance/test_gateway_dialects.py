@@ -228,7 +228,7 @@ async def test_tokens_are_counted_by_the_provider_as_api_calls(
 async def test_other_paths_are_refused_in_the_form_of_the_api(run: External) -> None:
     """The message lists the paths of the gateway; a base URL can be checked without a key."""
     with pytest.raises(openai.NotFoundError, match="/openai/v1/chat/completions"):
-        await run.openai.embeddings.create(model="small", input="x")
+        await run.openai.moderations.create(model="small", input="x")
     with pytest.raises(openai.NotFoundError):
         await run.openai.files.list()
     with pytest.raises(anthropic.NotFoundError, match="/anthropic/v1/messages") as raised:

@@ -10,7 +10,10 @@ from typing import Any
 from caseworker.settings.schema import Settings
 from tests.support.syntax import parsed
 
-SHARED = {("ModelEndpoint", "max_reply_bytes", Settings().limits.max_reply_kb * 1024)}
+SHARED = {
+    ("ModelEndpoint", "max_reply_bytes", Settings().limits.max_reply_kb * 1024),
+    ("ModelEndpoint", "max_embeddings_bytes", Settings().limits.max_embeddings_kb * 1024),
+}
 """Defaults for those who write providers, made of the constant that the schema uses."""
 OURS = ("caseworker.", "caseworker_cases.")
 APP = Path(__file__).parents[2] / "app"

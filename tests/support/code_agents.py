@@ -192,6 +192,16 @@ async def framework(context: CodeContext) -> Any:
     return (await agent.run(context.input)).output
 
 
+async def embedding(context: CodeContext) -> Any:
+    """Embed a text and arrays of tokens."""
+    create = context.models.openai().embeddings.create
+    replies = [
+        await create(model="small", input=each, dimensions=3)
+        for each in (context.input, [[1, 2], [3]])
+    ]
+    return [each.embedding for reply in replies for each in reply.data]
+
+
 async def questioner(context: CodeContext) -> Any:
     """Only ask a person."""
     return (await context.ask(str(context.input))).approved

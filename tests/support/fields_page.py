@@ -13,6 +13,7 @@ BEGIN: Final = "<!-- The tables below are written by `make example`. -->\n"
 END: Final = "<!-- End of the tables. -->\n"
 _TITLES: Final = {
     "chat_completions": "Chat completions",
+    "embeddings": "Embeddings",
     "responses": "Responses",
     "messages": "Messages",
 }

@@ -21,6 +21,10 @@ HASH_CHARS = 32
 """Number of hexadecimal digits kept of a request hash. 128 bits are enough to compare two
 hashes."""
 
+BULK = "bulk"
+"""Key in the journal value of a call. It holds ASCII text that the size limits of values and runs
+do not count, because the call has a limit for it."""
+
 IF_LOST = "if_lost"
 """Key in the journal value of a call in flight. It holds the usage to charge if the worker is
 lost."""

@@ -21,6 +21,7 @@ from caseworker.core.budget.stops import Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.attempts import PendingReply, SupersededError
 from caseworker.features.external.clients import (
+    VALUES,
     AnsweredError,
     Clients,
     UnknownKeyError,
@@ -111,7 +112,7 @@ class Gateway:
             client_request = ClientRequest(
                 dialect=dialect,
                 headers=headers,
-                document=partial(json.loads, content),
+                document=partial(dialect.document, content, json.loads),
                 size_bytes=len(content),
                 path_model=match.groupdict().get("model"),
             )
@@ -170,7 +171,7 @@ async def _client_request(request: ApiRequest, dialect: Dialect) -> ClientReques
     return ClientRequest(
         dialect=dialect,
         headers=request.headers,
-        document=partial(document_of, request, content),
+        document=partial(dialect.document, content, partial(document_of, request)),
         size_bytes=len(content),
         path_model=request.path_params.get("model"),
     )
@@ -283,6 +284,7 @@ def in_shape(
         if (deadline := request.scope.get(DEADLINE)) is not None:
             deadline.form = lambda problem: refused(of_problem(problem), dialect)
             deadline.extend()
+        request.scope[VALUES] = dialect.value_bytes
         api_request, gateway = ApiRequest(request, REMOTE), gateway_of(request)
         limits = api_request.limits if dialect is MCP else gateway
         api_request.limits = replace(

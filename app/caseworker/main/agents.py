@@ -118,7 +118,14 @@ def build_models(
         table[name] = firsts.setdefault(first, with_fallbacks)
     retry = retry_policy(settings.retry)
     turns = None if limits is None else Turns(limits)
-    return ModelGateway(table, _list_price(settings), retry, payloads_of(settings), turns)
+    return ModelGateway(
+        table,
+        _list_price(settings),
+        retry,
+        payloads_of(settings),
+        turns,
+        recorded_embeddings_bytes=settings.gateway.record_embeddings_kb * 1024,
+    )
 
 
 def _endpoint(settings: Settings, configured: ModelSettings) -> ModelEndpoint:
@@ -128,6 +135,7 @@ def _endpoint(settings: Settings, configured: ModelSettings) -> ModelEndpoint:
         api_key=configured.api_key.get_secret_value() if configured.api_key else None,
         recording=configured.recording,
         max_reply_bytes=settings.limits.max_reply_kb * 1024,
+        max_embeddings_bytes=settings.limits.max_embeddings_kb * 1024,
     )
 
 

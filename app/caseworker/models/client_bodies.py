@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -100,9 +101,9 @@ def read_body(
 
 
 def items_in(document: Mapping[str, Any], field: str) -> Sequence[Any]:
-    """Return the messages or items in ``field``; a text is the message of a user."""
+    """Return the messages or items in ``field``; a text, or an array of tokens, is one."""
     items = document.get(field) or ()
-    return [items] if isinstance(items, str) else items
+    return [items] if isinstance(items, str | array) else items
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,8 @@ def _text_of(part: Any) -> str:
     """Return a part of a message as text; encoded data is replaced by the type of the part."""
     if part is None or isinstance(part, str):
         return part or ""
+    if isinstance(part, array):
+        return f"[{len(part)} tokens]"
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return str(part["text"])
     if any(True for each in parts_of(part) for _ in _data_in(each)):

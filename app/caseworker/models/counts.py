@@ -158,6 +158,12 @@ RESPONSES: Final = (
 )
 """Counts of the Responses API, from the response. The items of a stream count before its end."""
 
+EMBEDDINGS: Final = (
+    CountRow("usage.prompt_tokens", CountKind.INPUT, _TOTAL, "OpenAI, most others"),
+    CountRow("usage.total_tokens", CountKind.INPUT, _TOTAL, "Voyage"),
+)
+"""Counts of embeddings, which have no output."""
+
 _FIELD: Final = {
     CountKind.INPUT: "tokens_in",
     CountKind.OUTPUT: "tokens_out",
@@ -247,6 +253,12 @@ def response_usage(response: Any, items: Sequence[Any] = ()) -> TokenUsage | Non
     if not counts.get(CountKind.INPUT) or CountKind.OUTPUT not in counts:
         return None
     return _usage(counts, uses)
+
+
+def embedding_usage(document: Any) -> TokenUsage | None:
+    """Return the usage of a reply with embeddings; None if it has no counts."""
+    counts, _ = counts_in(EMBEDDINGS, document)
+    return _usage({**counts, CountKind.OUTPUT: 0}, {}) if counts.get(CountKind.INPUT) else None
 
 
 def uses_in(items: Any) -> dict[str, int]:

@@ -9,7 +9,7 @@ journal: a run that is executed again starts with the mode that its own journal 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -33,9 +33,10 @@ from caseworker.models.candidates import (
 )
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.completion import Completion, ModelAnswerIncomplete
+from caseworker.models.embeddings import EmbeddingsCall
 from caseworker.models.families import family_of
 from caseworker.models.forms import ReplyForm, is_prose
-from caseworker.models.maximum import Content, content_of_body
+from caseworker.models.maximum import Content, content_of_body, content_of_inputs
 from caseworker.models.message_log import MessageLog, StoredPrompt, stated
 from caseworker.models.model_call import ModelCall
 from caseworker.models.ports import ModelFault, ModelRequest
@@ -92,9 +93,12 @@ class ModelGateway:
         retry: RetryPolicy,
         payloads: Payloads = REDACTED,
         turns: Turns | None = None,
+        *,
+        recorded_embeddings_bytes: int | None = None,
     ) -> None:
         """Create a gateway for these models; ``payloads`` decides how traces store prompts.
 
+        A run records up to ``recorded_embeddings_bytes`` of vectors; None means none.
         Calls to rate-limited models wait for a slot from ``turns``.
         """
         self.table = models if isinstance(models, ModelTable) else ModelTable(models)
@@ -102,6 +106,7 @@ class ModelGateway:
         self._list_price = list_price
         self._retry = retry
         self._payloads = payloads
+        self._recorded_embeddings_bytes = recorded_embeddings_bytes or 0
         self._redaction = PacedThread()
         self._learned: dict[Endpoint, ReplyForm] = {}
         """The strictest form known to work for an endpoint, by provider identity and model."""
@@ -284,15 +289,20 @@ class ModelGateway:
         """
         body: Mapping[str, Any] = about["body"]
         limits = [body[name] for name in about["limit_fields"] if body.get(name) is not None]
-        call = RelayedCall(
+        call_type: Callable[..., RelayedCall] = RelayedCall
+        if not (has_output := bool(about["limit_fields"])):
+            most = self._recorded_embeddings_bytes
+            call_type = partial(EmbeddingsCall, max_recorded_bytes=most)
+        limit = max(limits, default=None if has_output else 0)
+        call = call_type(
             key=context.path.call("llm", key),
             kind="llm",
-            name="llm",
+            name="llm" if has_output else "embeddings",
             per_call=dict.fromkeys(self.table.counted(Tier.SMALL, alias), 1),
             metadata={"provider": chat_model.provider.name, "alias": alias},
-            content=await self._content(client_body, chat_model),
+            content=await self._content(client_body, chat_model, has_output=has_output),
             trace_request=await self._body_for_trace(client_body, body, stored),
-            request=ModelRequest(messages=(), max_output_tokens=max(limits, default=None)),
+            request=ModelRequest(messages=(), max_output_tokens=limit),
             is_bounded=context.scope.limits_spending(),
             is_long=client_body.written_bytes > LONG_BODY_BYTES,
             **self._common_fields(context, chat_model),
@@ -302,11 +312,15 @@ class ModelGateway:
             call.refuse_without_price(context.scope)
         return call
 
-    async def _content(self, client_body: ClientBody, chat_model: ChatModel) -> Content:
+    async def _content(
+        self, client_body: ClientBody, chat_model: ChatModel, *, has_output: bool
+    ) -> Content:
         """Return the content of a client's body for a model; a long one is measured in a thread."""
         family, size_bytes = family_of(chat_model.model), client_body.written_bytes
-        largest = chat_model.max_image_tokens or family.largest_image_tokens
-        measure = partial(content_of_body, client_body, family, largest_image_tokens=largest)
+        measure = partial(content_of_inputs, client_body, family)
+        if has_output:
+            largest = chat_model.max_image_tokens or family.largest_image_tokens
+            measure = partial(content_of_body, client_body, family, largest_image_tokens=largest)
         content = await self._redaction.call(measure, size_bytes // BYTES_PER_CHAR)
         if size_bytes > LONG_BODY_BYTES:
             await asyncio.to_thread(getattr, content, "near_tokens")

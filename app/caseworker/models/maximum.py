@@ -6,14 +6,15 @@ above; it is used where the hard bound does not fit into the budget.
 """
 
 import math
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 from caseworker.engine.context import TokenRatio
-from caseworker.models.client_bodies import ClientBody, parts_of
+from caseworker.models.client_bodies import ClientBody, items_in, parts_of
 from caseworker.models.families import Family
 from caseworker.models.fields.provider_tools import ProviderTool
 from caseworker.models.fields.table import Part, Use
@@ -68,7 +69,8 @@ class Content:
     built_in_tools: int = 0
     """Number of tools that the provider describes."""
     media: Size = Size(0, 0)  # noqa: RUF009 - immutable
-    """Images, documents, and objects at the provider to which the request refers."""
+    """Images, documents, arrays of tokens, and objects at the provider to which the request
+    refers."""
     audio_tokens: int = 0
     fills_context: bool = False
     """Whether the provider may read as much as the context window holds."""
@@ -235,4 +237,22 @@ def content_of_body(
         passes=1 + len(by_use[Use.COMPACTION]),
         cache_seconds=body.caches_seconds,
         tools=body.provider_tools,
+    )
+
+
+def content_of_inputs(body: ClientBody, family: Family) -> Content:
+    """Return the content of a body whose texts and arrays of tokens a model turns into vectors.
+
+    A token counts as itself. The frame of a text is for the marks around it.
+    """
+    items = items_in(body.document, body.field)
+    tokens = sum(len(each) for each in items if isinstance(each, array))
+    inputs = [each for each in items if not isinstance(each, array)]
+    texts = [each if isinstance(each, str) else json_text(each) for each in inputs]
+    return Content(
+        family=replace(family, frame_tokens=0, writes_cache=False),
+        text_bytes=sum(len(utf8(text)) for text in texts),
+        text=lambda: TextTokens().followed_by(texts),
+        frames=len(texts),
+        media=Size(tokens, tokens),
     )

@@ -13,6 +13,7 @@ T = TypeVar("T")
 Role = Literal["system", "user", "assistant", "tool"]
 
 MAX_REPLY_BYTES = 1024 * 1024
+MAX_EMBEDDINGS_BYTES = 32 * 1024 * 1024
 """Default maximum size of a provider's reply, in bytes."""
 
 
@@ -395,6 +396,8 @@ class ModelEndpoint:
     api_key: str | None = field(default=None, repr=False)
     max_reply_bytes: int = MAX_REPLY_BYTES
     """Maximum size of a reply in bytes, after decompression."""
+    max_embeddings_bytes: int = MAX_EMBEDDINGS_BYTES
+    """The same for a reply with vectors."""
     recording: str | None = None
     """Path of the recording file to replay; None for providers that call an endpoint."""
 

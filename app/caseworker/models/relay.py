@@ -268,6 +268,11 @@ def restored(wire: Mapping[str, Any]) -> Head:
     return Head(200, {"content-type": storable_text(wire["content_type"])}, content)
 
 
+def is_recorded(wire: Mapping[str, Any]) -> bool:
+    """Return whether the journal holds a whole reply."""
+    return "packed" in wire
+
+
 def is_id(value: Any) -> bool:
     """Return whether a value has the form of an ID of an object at a provider."""
     is_text = isinstance(value, str) and value.isascii() and value.isprintable()

@@ -4,9 +4,12 @@ The encoder of the standard library holds the interpreter's lock until a whole v
 tenth of a second for 10 to 20 MB.
 """
 
+from array import array
 from collections.abc import Iterator
 from json import JSONEncoder
 from typing import Any, Final
+
+import orjson
 
 _PIECE_CHARS: Final = 256 * 1024
 """Number of characters that are written without a pause."""
@@ -18,7 +21,8 @@ _BATCH: Final = 50
 class PieceEncoder:
     """Writes JSON like ``json.dumps(value, ensure_ascii=False)``, in pieces of limited size.
 
-    Values consist of dicts with text keys, lists, texts, numbers, booleans and None.
+    Values consist of dicts with text keys, lists, texts, numbers, booleans and None,
+    and of arrays of integers, which are written without blanks.
     """
 
     def __init__(
@@ -39,6 +43,8 @@ class PieceEncoder:
             for at in range(0, len(value), _PIECE_CHARS):
                 yield self._encoder(value[at : at + _PIECE_CHARS])[1:-1]
             yield '"'
+        elif isinstance(value, array):
+            yield orjson.dumps(value.tolist()).decode()
         elif isinstance(value, dict):
             start = "{"
             for name, each in sorted(value.items()) if self._sorts else value.items():
@@ -72,6 +78,8 @@ def _is_short(value: Any) -> bool:
     for each in waiting:
         if isinstance(each, str):
             chars += len(each)
+        elif isinstance(each, array):
+            return False
         elif isinstance(each, dict | list):
             if len(waiting) + len(each) > _PIECE_VALUES:
                 return False

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, IPvAnyNetwork, SecretStr, model_vali
 from pydantic_settings import BaseSettings
 
 from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS
-from caseworker.models.ports import MAX_REPLY_BYTES
+from caseworker.models.ports import MAX_EMBEDDINGS_BYTES, MAX_REPLY_BYTES
 from caseworker.settings import cases
 from caseworker.settings.admission import AdmissionSettings, QuotaSettings
 from caseworker.settings.models import ModelsSettings
@@ -210,6 +210,9 @@ class LimitsSettings(Section):
     max_reply_kb: Positive = key(
         MAX_REPLY_BYTES // 1024, "Maximum size of a model reply, decompressed, in KiB."
     )
+    max_embeddings_kb: Annotated[Positive, Field(le=131_072)] = key(
+        MAX_EMBEDDINGS_BYTES // 1024, "Maximum size of a reply with embeddings, in KiB."
+    )
     max_outputs_kb: Positive = key(
         DEFAULT_VALUE_LIMITS.max_outputs_bytes >> 10, "Maximum size of all outputs of a step."
     )
@@ -272,7 +275,7 @@ class RetentionSettings(Section):
         return [name for name in ("runs", "threads") if getattr(self, f"{name}_days") is None]
 
 
-Api = Literal["chat_completions", "responses", "messages"]
+Api = Literal["chat_completions", "embeddings", "responses", "messages"]
 """An API of the gateway."""
 
 
@@ -284,6 +287,11 @@ class GatewaySettings(Section):
     )
     max_body_kb: Annotated[Positive, Field(le=65_536)] = key(
         20_480, "Maximum size of a model call's body, in KiB; larger ones are rejected with 413."
+    )
+    record_embeddings_kb: Annotated[Count, Field(le=262_144)] = key(
+        65_536,
+        "Maximum size of the vectors that a run records to replay them, in KiB; later ones are"
+        " requested again, and charged, if an attempt repeats the call.",
     )
     free_fields: dict[Api, Names] = key(
         {},

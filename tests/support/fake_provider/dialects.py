@@ -2,17 +2,19 @@
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.fake_provider import embeddings
 from tests.support.fake_provider.script import Step
 from tests.support.fake_provider.strictness import refused_by_anthropic, refused_by_openai
 
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
-PATHS = (CHAT, MESSAGES, RESPONSES)
+EMBEDDINGS = "/v1/embeddings"
+PATHS = (CHAT, MESSAGES, RESPONSES, EMBEDDINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,8 @@ class Prompt:
     stream: bool
     forced_tool: str | None
     """The tool that the reply must call (the Anthropic way to request a JSON document)."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """The request for embeddings; empty for other APIs."""
 
     @property
     def text(self) -> str:
@@ -58,6 +62,7 @@ def read_prompt(path: str, body: dict[str, Any]) -> Prompt:
         texts=tuple(messages),
         stream=bool(body.get("stream")),
         forced_tool=tools[-1].get("name") if forced and tools else None,
+        body=body if path == EMBEDDINGS else {},
     )
 
 
@@ -73,7 +78,7 @@ def read(path: str, body: dict[str, Any]) -> tuple[Prompt, Step | None]:
 
 def refusal(path: str, body: dict[str, Any]) -> Step | None:
     """Return the refusal of a request that the real API would refuse."""
-    if path == RESPONSES:
+    if path in (RESPONSES, EMBEDDINGS):
         return None
     said = refused_by_openai(body) if path == CHAT else refused_by_anthropic(body)
     return None if said is None else Step(status=400, text=said)
@@ -98,6 +103,8 @@ def reply(prompt: Prompt, step: Step) -> dict[str, Any]:
         return _chat_completion(prompt, step, text)
     if prompt.path == RESPONSES:
         return _response(prompt, step, text)
+    if prompt.path == EMBEDDINGS:
+        return embeddings.reply(prompt.body, _tokens(prompt, step, "")[0])
     return _message(prompt, step, text)
 
 
@@ -222,11 +229,15 @@ def _object(arguments: str) -> Any:
 def _tokens(prompt: Prompt, step: Step, text: str) -> tuple[int, int]:
     tokens_in = counted(prompt) if step.tokens_in is None else step.tokens_in
     tokens_out = len(text) // 4 + 1 if step.tokens_out is None else step.tokens_out
+    if prompt.path == EMBEDDINGS:
+        tokens_out = 0
     return tokens_in, tokens_out
 
 
 def counted(prompt: Prompt) -> int:
     """Return the number of tokens of a prompt."""
+    if prompt.body:
+        return embeddings.counted(prompt.body)
     return len(prompt.text) // 4 + 1
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from caseworker.models import counts
 from caseworker.models.counts import (
     CHAT,
+    EMBEDDINGS,
     ITERATIONS,
     MESSAGES,
     RESPONSES,
@@ -20,6 +21,7 @@ from caseworker.models.counts import (
     CountRelation,
     CountRow,
     chat_usage,
+    embedding_usage,
     is_possible,
     message_usage,
     response_usage,
@@ -49,8 +51,9 @@ READERS: Mapping[str, Callable[[Any], TokenUsage | None]] = {
     "chat": lambda document: chat_usage(document["usage"]),
     "messages": lambda document: message_usage(document["usage"]),
     "responses": response_usage,
+    "embeddings": embedding_usage,
 }
-TABLES = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES}
+TABLES = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES, "embeddings": EMBEDDINGS}
 NOT_CAPTURED = {
     "prompt_eval_count": "only Ollama's own API has it",
     "eval_count": "only Ollama's own API has it",
@@ -151,7 +154,7 @@ def _is_captured(api: str, row: CountRow) -> bool:
             if row.place is CountRelation.ITEMS and any(each["type"] == row.path for each in items):
                 return True
             message = document.get("message") or document
-            prefixes = {"chat": USAGE_IN, "messages": ("usage",), "responses": ("",)}[api]
+            prefixes = {"chat": USAGE_IN, "messages": ("usage",)}.get(api, ("",))
             paths = [f"{prefix}.{row.path}".removeprefix(".") for prefix in prefixes]
             if any(_has(message, path) for path in paths):
                 return True

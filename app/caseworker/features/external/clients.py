@@ -17,7 +17,7 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.platform.caller import InvalidCredentialError
 from caseworker.platform.fair_slots import TENANT
-from caseworker.platform.http.bodies import memory_of
+from caseworker.platform.http.bodies import VALUE_BYTES, memory_of
 from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import (
@@ -33,6 +33,8 @@ from caseworker.runs.run import TERMINAL
 
 _COUNTED: Final = "caseworker.counted"
 """ASGI scope key of a request whose body was counted."""
+VALUES: Final = "caseworker.value_bytes"
+"""ASGI scope key of the bytes of memory for a value of the body."""
 
 
 class AnsweredError(Exception):
@@ -151,7 +153,8 @@ async def content_of(request: ApiRequest) -> bytes:
     content, shared = await request.body(), request.app.state.shared
     if _COUNTED in request.scope:  # a request may be answered again, by the next owner
         return content
-    request.scope[_COUNTED], memory_bytes = True, memory_of(content)
+    value_bytes = request.scope.get(VALUES, VALUE_BYTES)
+    request.scope[_COUNTED], memory_bytes = True, memory_of(content, value_bytes)
     if memory_bytes > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
         tenant = request.scope.get("tenant")
         request.scope[RELEASES].append(partial(shared.bodies.release, memory_bytes, tenant))

@@ -13,7 +13,7 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.message_log import StoredPrompt
-from caseworker.models.relay import WIRE
+from caseworker.models.relay import WIRE, is_recorded
 
 MAX_FIELDS: Final = 20
 """Number of fields that an event names at most."""
@@ -65,13 +65,12 @@ def model_calls(context: FlowContext) -> Iterator[RecordedCall]:
     """Yield the model calls of earlier executions of a run."""
     prefix = context.path.call("llm", "").text
     for place, (key, one) in enumerate(context.calls.journal.recorded_below(prefix).items()):
-        is_complete = one.outcome is CallOutcome.RESULT
-        wire = one.value[WIRE] if is_complete else {}
+        wire = one.value[WIRE] if one.outcome is CallOutcome.RESULT else {}
         yield call_named(
             key.removeprefix(prefix),
             attempt=0 if one.imported else wire.get("attempt", 0),
             lane=wire.get("lane", ""),
-            is_complete=is_complete,
+            is_complete=is_recorded(wire),
             is_open=one.outcome is CallOutcome.UNKNOWN,
             place=place,
             content=wire.get("content", {}),

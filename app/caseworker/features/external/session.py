@@ -30,8 +30,9 @@ from caseworker.features.external.end import RunEndedError, SessionEnd, SessionW
 from caseworker.features.external.recorded import RecordedCall, StoredPrompts, model_calls
 from caseworker.features.external.tools import CHILD, OfferedTools, child_run
 from caseworker.models.client_bodies import ClientBody
+from caseworker.models.embeddings import VECTORS, replayed
 from caseworker.models.gateway import ChatModel, ModelGateway
-from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, restored
+from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, is_recorded, restored
 from caseworker.models.run_models import RunModels
 from caseworker.nodes.agent.definition import ToolUses
 from caseworker.nodes.agent.execution import Agents
@@ -274,16 +275,20 @@ class GatewaySession:
         self._end.check()
         if entry.answered is None:
             entry.answered = await self._finish_durably(self._perform(call_request, entry, reply))
-            entry.is_complete = True
             value = entry.answered.value
+            entry.is_complete = is_recorded(value[WIRE])
             if objects := value[WIRE].get(OBJECTS):
                 tokens = value["tokens_in"] + value["tokens_out"]
                 await self._context.service(ProviderObjects).record(self.key, objects, tokens)
         self.tools.note_requested(entry.answered, entry)
         if not relay.is_taken:  # it was recorded earlier
-            replayed = {"replayed_in": self.attempts.current}
-            self._context.run.trace.annotate(entry.answered.node_id, replayed)
-            head = restored(entry.answered.value[WIRE])
+            about = {"replayed_in": self.attempts.current}
+            self._context.run.trace.annotate(entry.answered.node_id, about)
+            recorded = entry.answered.value
+            if VECTORS in recorded[WIRE]:
+                head = await asyncio.to_thread(replayed, recorded)
+            else:
+                head = restored(recorded[WIRE])
             relay.begin(head)
             relay.write(head.content or b"")
 

@@ -19,11 +19,12 @@ from caseworker.core.trace.execution_graph import snapshot_of
 from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import REDACTED, Payload, Payloads
 from caseworker.engine.context import Outputs
-from caseworker.engine.ports import CallOutcome
+from caseworker.engine.ports import BULK, CallOutcome
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.engine.report import Routing
 from caseworker.engine.step_path import StepPath
 from caseworker.models.message_log import OF_BRANCH
+from caseworker.models.relay import WIRE
 from caseworker.nodes.agent.references import REPLY_OF, key_in_message, whole_message
 from caseworker.runs.errors import RunNotFoundError
 from caseworker.runs.kinds import KINDS
@@ -331,7 +332,10 @@ def _reply_of(record: CallRecord) -> Any:
     For a failed model call, return the beginning of the raw reply, if there was one.
     """
     if record.outcome == CallOutcome.RESULT:
-        return record.value
+        if record.node["kind"] != "llm":
+            return record.value
+        # The packed reply cannot be redacted, and may be long.
+        return {name: it for name, it in record.value.items() if name not in (WIRE, BULK)}
     failed = record.value if isinstance(record.value, Mapping) else {}
     if (raw := failed.get("raw_reply")) is not None:
         return {"raw_reply": raw}

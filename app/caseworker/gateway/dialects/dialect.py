@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from caseworker.gateway.refusals import Refusal
 from caseworker.models.fields.table import Table
+from caseworker.platform.http.bodies import VALUE_BYTES
 
 MODEL: Final = "{model}"
 """Part of a path that is replaced by the name of the model."""
@@ -40,7 +41,7 @@ class Dialect:
     field_types: tuple[type, ...] = (list,)
     """Types of values of this field."""
     limit_fields: tuple[str, ...]
-    """Body fields that limit the number of output tokens."""
+    """Body fields that limit the number of output tokens; none if there is no output."""
     uses_field: str = ""
     """Body field that limits the uses of all tools that the provider executes; empty if each tool
     has a limit."""
@@ -58,6 +59,11 @@ class Dialect:
     """Headers of the API that the provider receives, by lowercase names."""
     objects_in: Callable[[Mapping[str, Any]], Iterable[Any]] = lambda _: ()
     """Returns the IDs of the objects at the provider that a part of a reply names."""
+
+    document: Callable[[bytes, Callable[[bytes], Any]], Any] = lambda content, parse: parse(content)
+    """Returns the document of a body, with a function that parses JSON."""
+    value_bytes: int = VALUE_BYTES
+    """Bytes of memory for a value of a body."""
 
     def match(self, path: str) -> re.Match[str] | None:
         """Return the match of the API's path at the end of a path, with or without ``/v1``.

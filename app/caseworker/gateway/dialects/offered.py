@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
+from caseworker.gateway.dialects.embeddings import EMBEDDINGS
 from caseworker.gateway.dialects.messages import MESSAGES
 from caseworker.gateway.dialects.responses import RESPONSES
 
-DIALECTS: Final = (CHAT_COMPLETIONS, RESPONSES, MESSAGES)
+DIALECTS: Final = (CHAT_COMPLETIONS, EMBEDDINGS, RESPONSES, MESSAGES)
 PASSED_ON: Final = frozenset({"accept", "user-agent"}).union(*(each.passed_on for each in DIALECTS))
 """Headers of a client that the provider receives; the content type is always JSON."""
 _PARTS: Final = ("response", "message", "delta", "content_block")

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -45,6 +45,7 @@ _DEFAULT_TIMEOUT_SECONDS = 600.0
 """Time limit of an attempt whose request sets none."""
 _LAST_SECONDS = 5.0
 """How long to wait for further events, such as token counts, after the answer has ended."""
+EMBEDDINGS_PATH: Final = "/embeddings"
 _NO_KEY = "none"  # some servers require a key, local ones ignore it
 _HEADERS = {
     "content-type": "application/json",
@@ -112,7 +113,8 @@ def provider_of(
 
 def provider_at(api: type[WireFormat], endpoint: ModelEndpoint) -> "EndpointProvider":
     """Create the provider of an API from its endpoint configuration."""
-    wire = ModelTransport(endpoint.max_reply_bytes)
+    by_path = {EMBEDDINGS_PATH: endpoint.max_embeddings_bytes}
+    wire = ModelTransport(endpoint.max_reply_bytes, by_path)
     return provider_of(api, base_url=endpoint.base_url, api_key=endpoint.api_key, wire=wire)
 
 

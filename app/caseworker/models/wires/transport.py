@@ -9,6 +9,7 @@ import ssl
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -124,8 +125,14 @@ class ModelTransport:
     attempt as a whole.
     """
 
-    def __init__(self, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
+    def __init__(
+        self,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
+        max_bytes_by_path: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """``max_bytes_by_path`` are the limits of replies to APIs, by the ends of their paths."""
         self._max_reply_bytes = max_reply_bytes
+        self._max_bytes_by_path = max_bytes_by_path
         self._tls = _tls()
         self._session: aiohttp.ClientSession | None = None
 
@@ -150,6 +157,9 @@ class ModelTransport:
             allow_redirects=False,
             proxy=_proxy_for(target.scheme, target.hostname or "", target.netloc),
         )
+        ends = self._max_bytes_by_path.items()
+        max_bytes = (size for end, size in ends if target.path.endswith(end))
+        limit = next(max_bytes, self._max_reply_bytes)
         del headers, content, all_headers, target  # else kept until the reply arrives
         try:
             response = await sending
@@ -157,7 +167,7 @@ class ModelTransport:
             raise
         except _FAILURES as error:
             raise ConnectionFailedError from error
-        return _Reply(response, self._max_reply_bytes)
+        return _Reply(response, limit)
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -40,7 +40,7 @@ _LONG_NUMBERS = (b"0" * 19, b"e000", b"e+000")
 
 A regular expression takes twenty times as long: 20 ms for a body of one megabyte.
 """
-_VALUE_BYTES = 64
+VALUE_BYTES = 64
 """Bytes of memory for a parsed value, such as an empty object."""
 _QUICK_BYTES = 2**21
 """Size of a text whose values are counted exactly, which takes about ten milliseconds."""
@@ -129,15 +129,16 @@ def has_more_values(body: bytes, limit: int) -> bool:
     return _outside_of_strings(structure).count(b",") >= limit
 
 
-def memory_of(body: bytes) -> int:
+def memory_of(body: bytes, value_bytes: int = VALUE_BYTES) -> int:
     """Estimate the bytes of memory that a JSON text and its parsed values take.
 
+    ``value_bytes`` is the memory of one value.
     The commas in the strings of a long text count as values, because finding them would take long.
     """
     values = body.count(b",")
-    if len(body) < values * _VALUE_BYTES and len(body) <= _QUICK_BYTES:
+    if len(body) < values * value_bytes and len(body) <= _QUICK_BYTES:
         values = _outside_of_strings(_structure(body)).count(b",")
-    return len(body) + _VALUE_BYTES * values
+    return len(body) + value_bytes * values
 
 
 def _structure(body: bytes) -> bytes:

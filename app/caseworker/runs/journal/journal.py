@@ -40,7 +40,7 @@ from caseworker.engine.events import (
     STREAMED,
     Event,
 )
-from caseworker.engine.ports import CallOutcome, Entry, Recorded
+from caseworker.engine.ports import BULK, CallOutcome, Entry, Recorded
 from caseworker.engine.step_path import StepPath
 from caseworker.runs.journal.event_log import EventLog, OpenStarts
 from caseworker.runs.journal.replay import TIERS, entries_of, spent_by_path, tries_of
@@ -89,6 +89,13 @@ class LostRunError(HandOver):
 
     def __init__(self) -> None:
         super().__init__("The run belongs to another worker now.")
+
+
+def _without_bulk(value: Any) -> tuple[str, Any]:
+    """Return the bulk of a value, which no limit counts, and the rest."""
+    if not (isinstance(value, dict) and (bulk := value.get(BULK))):
+        return "", value
+    return bulk, {name: each for name, each in value.items() if name != BULK}
 
 
 def lost_run(token: CancellationToken) -> LostRunError:
@@ -149,7 +156,9 @@ class RunJournal:
         if earlier:
             self._entries, self._recorded = entries_of(earlier), tries_of(earlier)
             self._unwritten |= {r.node_id for r in earlier if r.node["status"] not in TERMINAL}
-            self._stored_bytes = sum(ROW_BYTES + least_bytes(r.value) for r in earlier)
+            self._stored_bytes = sum(
+                ROW_BYTES + least_bytes(_without_bulk(r.value)[1]) for r in earlier
+            )
         elif (root_id := graph.root_id) is not None:
             self._unwritten.add(root_id)
         self._events = EventLog(
@@ -201,10 +210,14 @@ class RunJournal:
             max_bytes, key = limits.max_outputs_bytes, "limits.max_outputs_kb"
             if entry.outcome is CallOutcome.RESULT:
                 max_bytes, key = limits.max_value_bytes, "limits.max_value_kb"
+            bulk, value = _without_bulk(value)
             try:
                 value = freeze(value, max_bytes=max_bytes, max_depth=limits.max_depth + 4, key=key)
             except ValueTooLargeError as error:
                 raise ValueTooLargeError(f"The result {error}.") from None
+            if bulk:
+                text = f'{value.text[:-1]},"{BULK}":"{bulk}"}}'
+                value = FrozenJson(text, value.size_bytes)
             entry = replace(entry, value=value)
         self._stored_bytes += ROW_BYTES + (0 if value is None else value.size_bytes)
         self._entries[node_id] = entry
