@@ -115,10 +115,10 @@ class ModelCall(Call):
         return self._bound.cost
 
     @property
-    def _identity(self) -> dict[str, str]:
-        """The fields of a log entry that identify the call and its model."""
+    def _log(self) -> Any:
+        """The logger, whose entries identify the call and its model."""
         model, provider = self.chat_model.model, self.chat_model.provider.name
-        return {"model": model, "provider": provider, "call_key": self.key.text}
+        return log.bind(model=model, provider=provider, call_key=self.key.text)
 
     @property
     def _choices(self) -> int:
@@ -261,7 +261,7 @@ class ModelCall(Call):
         usage, spent = self._answered(reply)
         self._report_output_limit(reply)
         if reply.repairs:
-            log.info("model.reply_repaired", **self._identity, kinds=list(reply.repairs))
+            self._log.info("model.reply_repaired", kinds=list(reply.repairs))
         value = journaled(reply, usage, spent)
         return Reply(value, spent, noted(value, chat_model.model))
 
@@ -299,9 +299,8 @@ class ModelCall(Call):
 
     def _failed(self, error: ModelError, attempt: int) -> AttemptError:
         """Log a failed attempt; return its error, with no cost if the provider rejected it."""
-        log.warning(
+        self._log.warning(
             "model.failed",
-            **self._identity,
             attempt=attempt,
             error_class=error.fault.value,
             error=str(error),
@@ -334,7 +333,7 @@ class ModelCall(Call):
         if not self.external or is_possible(usage, received):
             self._note_ratio(usage)
             return usage, self._charged(usage)
-        log.warning("model.counts_impossible", **self._identity)
+        self._log.warning("model.counts_impossible")
         spent = self._spent(self._tokens_out, estimated=True)
         tokens_in, tokens_out = self._bound.usage.tokens_in, self._tokens_out
         return TokenUsage(tokens_in=tokens_in, tokens_out=tokens_out), spent

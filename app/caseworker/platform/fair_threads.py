@@ -77,7 +77,13 @@ class FairThreads(ThreadPoolExecutor):
             running.add_done_callback(partial(self._end, result, tenant))
 
     def _end(self, result: Future[Any], tenant: str | None, ended: Future[Any]) -> None:
-        """Pass on the outcome of a function, and start the next one."""
+        """Pass on the outcome of a function, and start the next one.
+
+        The thread counts as free before the caller learns of the outcome.
+        """
+        with self._guard:
+            self._occupied[tenant] -= 1
+            self._occupied += Counter()  # removes zero counts
         error = ended.exception()
         if isinstance(error, StopIteration):  # a future of the event loop cannot raise it
             error = RuntimeError("The function raised StopIteration.")
@@ -86,8 +92,6 @@ class FairThreads(ThreadPoolExecutor):
         else:
             result.set_result(ended.result())
         with self._guard:
-            self._occupied[tenant] -= 1
-            self._occupied += Counter()  # removes zero counts
             self._start()
 
 

@@ -158,13 +158,14 @@ class Agents:
         else:
             state.terminate_reason = "goal"
         finally:
-            about = {"agent": definition.name, "step_id": context.path.text}
+            agent, step_id = definition.name, context.path.text
             if isinstance(context.token.stop, HandOver):
-                log.info("agent.suspended", **about)
+                log.info("agent.suspended", agent=agent, step_id=step_id)
             else:
                 log.info(
                     "agent.ended",
-                    **about,
+                    agent=agent,
+                    step_id=step_id,
                     turns=state.turns,
                     terminate_reason=state.terminate_reason,
                     seconds=round(time.monotonic() - begun_at, 3),
