@@ -388,8 +388,8 @@ class _CallInProgress:
 
         ``counted`` is the charge in addition to the estimated usage.
         """
-        accounts = self._calls.accounts
-        if accounts is None or (minimum := self._call.estimate(_NOTHING_FREE)) == FREE:
+        accounts, minimum = self._calls.accounts, self._call.estimate(_NOTHING_FREE)
+        if accounts is None or (minimum == FREE and Dimension.API_CALLS not in counted):
             return await self._attempt(counted)
         position = accounts.queue_position()
         try:
@@ -434,6 +434,8 @@ class _CallInProgress:
                     attempt=self.attempts.count + 1,
                     cost_usd=self._estimate.cost_usd or Decimal(0),
                     tokens=self._estimate.tokens,
+                    llm_calls=int(counted.get(Dimension.LLM_CALLS, 0)),
+                    api_calls=int(counted.get(Dimension.API_CALLS, 0)),
                 )
                 answer = await accounts.barrier(hold)
                 if not answer.granted:

@@ -8,9 +8,16 @@ from fastapi import Request
 
 from caseworker.features.external import http
 from caseworker.features.external.children import PARENT_ENDED, Children
+from caseworker.features.external.clients import KEY_PREFIXES
+from caseworker.features.external.key_sessions import caller_with, parsed_key
 from caseworker.features.external.owners import Owners
-from caseworker.features.external.postgres import PostgresAttempts, key_hash
+from caseworker.features.external.postgres import (
+    PostgresAttempts,
+    PostgresStandingKeys,
+    key_hash,
+)
 from caseworker.features.external.sessions import Sessions
+from caseworker.features.external.standing import StandingKeys
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope, with_implied
@@ -44,13 +51,17 @@ def open_external(parts: Parts) -> Opened:
         access = Access(key=key, **urls, expires_at=run.request.deadline)
         return {"attempt": attempt, "access": access}
 
-    async def caller_of(key: str) -> Caller:
+    standing_keys = PostgresStandingKeys(parts.engines.work)
+
+    async def caller_of(key: str, run_id: str | None) -> Caller:
+        if (parsed := parsed_key(key)) is not None:
+            return caller_with(*(await standing_keys.reader(*parsed, run_id) or (None, None)))
         state = await attempts.find(key_hash(key))
         if state is None:
             raise InvalidCredentialError
         scopes = with_implied([KeyScope.RUN] if state.attempt == state.newest else [])
-        run_id = state.key.run_id
-        return Caller(state.key.tenant, f"run {run_id}", scopes, run_id=run_id)
+        own = state.key.run_id
+        return Caller(state.key.tenant, f"run {own}", scopes, run_id=own)
 
     forwarder = Forwarder()
     owners = Owners(
@@ -60,15 +71,16 @@ def open_external(parts: Parts) -> Opened:
         forwarder=forwarder,
         address=address,
     )
+    standing = StandingKeys(sessions=sessions, owners=owners, keys=standing_keys)
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
-    keys = RunKeys(KEY_PREFIX, caller_of)
+    keys = RunKeys(KEY_PREFIXES, caller_of)
     access = ExternalAccess(
         opened=opened,
         parented=children.parented,
         adopted=children.adopted,
         elsewhere=owners.create,
     )
-    return Opened(services=[attempts, access, keys, owners], close=forwarder.aclose)
+    return Opened(services=[attempts, standing, access, keys, owners], close=forwarder.aclose)
 
 
 EXTERNAL: Final = Feature(
@@ -76,6 +88,6 @@ EXTERNAL: Final = Feature(
     routes=http.router.routes,
     errors=http.ERRORS,
     problems=[*http.PROBLEMS, PARENT_ENDED],
-    tables=["external_attempts", "external_objects"],
+    tables=["external_attempts", "external_objects", "key_sessions"],
     open=open_external,
 )

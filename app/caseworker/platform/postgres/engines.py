@@ -286,7 +286,9 @@ async def transaction(
         raise
 
 
-async def read_row(pool: Pool, statement: str, values: Sequence[Any]) -> Mapping[str, Any] | None:
+async def read_row(
+    pool: Pool, statement: str, values: Sequence[Any] | Mapping[str, Any]
+) -> Mapping[str, Any] | None:
     """Return the row that a single statement reads, or None; see :func:`read_rows`."""
     return next(iter(await read_rows(pool, statement, values)), None)
 

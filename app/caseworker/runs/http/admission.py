@@ -372,7 +372,9 @@ class ExternalAdmission(Admission):
     def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
-        overridable = {name: value for name, value in settings.items() if name != "parent"}
+        overridable = {
+            name: value for name, value in settings.items() if name not in ("parent", "client")
+        }
         return {**overridable, "input": request.inputs.get(DEFAULT_HANDLE)}
 
     def _violations(self, body: ExternalBody) -> Iterator[Violation]:

@@ -71,23 +71,23 @@ async def listen_for_workers(
     cancelled: Callable[[RunKey, CancelRequest], object],
     unowned: Callable[[RunKey], object],
     decided: Callable[[RunKey], object],
-    accounts_changed: Callable[[str], object],
+    accounts_changed: Callable[[str, str | None], object],
     listening: Callable[[], Awaitable[None]],
 ) -> None:
     """Call ``cancelled`` with every cancel request, and ``decided`` when an approval is decided.
 
     ``unowned`` is called instead of ``cancelled`` if no worker owned the run.
-    Call ``accounts_changed`` with the tenant of an account for which calls wait, when a hold is
-    settled, and with a tenant whose quota changes. If notifications are missed during an outage,
-    heartbeats find cancel requests, and runs poll for decisions and accounts. For the other
-    parameters and errors see :func:`listen`.
+    Call ``accounts_changed`` with the tenant and the name of an account for which calls wait, when
+    a hold is settled, and with a tenant and None when its quota changes. If notifications are
+    missed during an outage, heartbeats find cancel requests, and runs poll for decisions and
+    accounts. For the other parameters and errors see :func:`listen`.
     """
 
     async def read(notice: Notify) -> None:
         try:
             content = json.loads(notice.payload)
             if notice.channel == ACCOUNT_CHANNEL:
-                accounts_changed(content["tenant"])
+                accounts_changed(content["tenant"], content.get("account"))
                 return
             key = RunKey(content["tenant"], content["run_id"])
         except (ValueError, TypeError, KeyError):

@@ -224,7 +224,7 @@ def _of_owned(holds: str, owned: str) -> str:
 
 
 _HOLD = """tenant_id text, run_id text, fence integer, seq integer, attempt integer,
-            cost_usd numeric, tokens bigint"""
+            cost_usd numeric, tokens bigint, llm_calls bigint, api_calls bigint"""
 
 JOURNAL_WITH_HOLDS = f"""{_JOURNAL}, reserved AS MATERIALIZED (
     SELECT answer.* FROM (
