@@ -1,7 +1,7 @@
 """Store standing keys, the sessions that they open, and the calls that accounts count.
 
 A standing key is a row of ``api_keys`` with its limits in ``agent``. The previous release lists
-such a key without scopes, and does not accept it, because its form differs. The runs of its
+such a key with the scope ``read``, and does not accept it, because its form differs. The runs of its
 sessions have ``runs.reserved_cost_usd = 0``, so the previous release does not claim them.
 
 All new columns are null or have a constant default, so no table is rewritten. Writes to

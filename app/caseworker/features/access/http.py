@@ -81,7 +81,8 @@ class NewKeyBody(BodyModel):
     it."""
     scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] | None = None
     """Scopes of the key: what its user may do. `run`, the default, and `approve` include `read`;
-    `admin` includes all scopes. Not for `agent` keys."""
+    `admin` includes all scopes. An `agent` key has the scope `read`, for the runs of its
+    sessions."""
     budget: AccountBudget = None
     """Limits of each session of an `agent` key over all its runs. The unnamed session gets them
     again each UTC day. Required for these keys; null is unlimited, here and below. All budgets may
@@ -167,10 +168,10 @@ class KeyView(View):
     created_by: str
     made_by: str | None
     """ID of the key that has made this `agent` key, which ends with it; null if no key has."""
-    budget: dict[str, float | None] | None = None
+    budget: dict[str, int | float | None] | None = None
     """Limits of each session of an `agent` key; null for unlimited, and for other keys."""
-    budget_per_day: dict[str, float | None] | None = None
-    budget_per_month: dict[str, float | None] | None = None
+    budget_per_day: dict[str, int | float | None] | None = None
+    budget_per_month: dict[str, int | float | None] | None = None
     models: list[str] | dict[str, str] | None = None
     idle_seconds: float | None = None
     max_sessions_per_hour: int | None = None
@@ -267,7 +268,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     """
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
-    scopes = body.scopes or ([_USUAL] if body.kind == "api" else [])
+    scopes = body.scopes or [_USUAL if body.kind == "api" else "read"]
     issued = await request.service(PostgresKeys).create(
         _require_credential(request),
         name=body.name or "agent",
