@@ -47,7 +47,7 @@ from caseworker.runs.http.views import (
     members_of,
 )
 from caseworker.runs.kind_rules import DEFAULT_KIND
-from caseworker.runs.kinds import KINDS, choice_of_kinds, needs_package, parent_of
+from caseworker.runs.kinds import KINDS, choice_of_kinds, client_of, needs_package, parent_of
 from caseworker.runs.run import Run, RunKind
 
 _SHORT = 500
@@ -217,4 +217,5 @@ async def view_of(run: Run, root: str, payloads: Payloads) -> RunDetails:
     elif input_ is not None:
         displayed = payloads.display(input_), None
     members = {**members_of(run, root), "parent_run_id": parent_of(run.request)}
+    members["client"] = client_of(run.request)
     return _VIEWS[run.kind](**members, input=displayed[0], inputs=displayed[1], result=run.result)

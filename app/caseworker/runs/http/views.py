@@ -217,6 +217,17 @@ class Access(View):
     """Deadline of the run; null if it has none. The key works until the run ends."""
 
 
+class RunClient(View):
+    """The client whose standing key has opened a run."""
+
+    key_id: str
+    """ID of the key."""
+    conversation: str | None
+    """Name of the session that the run belongs to; null for the unnamed session of the key."""
+    user_agent: str | None
+    """The `User-Agent` of the first request."""
+
+
 class ExternalRun(RunDetails):
     """A run of an agent outside of the service, with its result."""
 
@@ -225,6 +236,8 @@ class ExternalRun(RunDetails):
     """Output that the client sent at the end; null before that, and after an early end."""
     parent_run_id: str | None = None
     """ID of the run whose budget this one shares; null if it shares none."""
+    client: RunClient | None = None
+    """Client of a standing key; null if the run was not opened by one."""
     attempt: int | None = None
     """Number of the attempt that this request opened; null for other requests."""
     access: Access | None = None

@@ -35,11 +35,14 @@ KEEP_STATEMENT_MS: Final = 30_000
 """
 
 _METADATA: Final = "runs.metadata ->> %(key)s"
+_OF_KEY: Final = """CASE WHEN runs.kind = 'external'
+    THEN runs.request #>> '{graph,steps,0,data,external,client,account}' END"""
 _KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "tenant": ("tenant_id", "tenant_id"),
     "agent": ("agent", AGENT),
     "model": ("model", "model"),
     "metadata": (_METADATA, _METADATA),
+    "key": (_OF_KEY, _OF_KEY),
 }
 """SQL for the key of a group, from kept costs and from the calls of a run."""
 _PERIODS: Final[Mapping[Period | None, tuple[str, str]]] = {
@@ -90,8 +93,8 @@ class PostgresSpend:
     ) -> Sequence[Mapping[str, Any]]:
         """Return the charges of the runs accepted from ``after`` until before ``before``.
 
-        ``group_by`` is ``tenant``, ``agent``, ``model`` or ``metadata.<key>``. In each row,
-        ``runs_in_all`` is the number of runs in all groups.
+        ``group_by`` is ``tenant``, ``agent``, ``model``, ``key`` or ``metadata.<key>``. In each
+        row, ``runs_in_all`` is the number of runs in all groups.
 
         Raises:
             RangeTooLargeError: there are too many groups or runs.
@@ -100,7 +103,8 @@ class PostgresSpend:
         scope = "true" if all_tenants else "tenant_id = %(tenant)s"
         key, live_key = _KEYS[name]
         start, form = _PERIODS[period]
-        costs = kept_costs_by_run if name == "metadata" else kept_costs
+        reads_runs = name in ("metadata", "key")
+        costs = kept_costs_by_run if reads_runs else kept_costs
         statement = _GROUPS.format(
             start=start,
             form=form,
@@ -110,7 +114,7 @@ class PostgresSpend:
             only="of_model" if name == "model" else "true",
         )
         wall = None if all_tenants else tenant
-        slots = self._sums_by_metadata if name == "metadata" else self._sums
+        slots = self._sums_by_metadata if reads_runs else self._sums
         try:
             async with (
                 slots.held(),
