@@ -83,6 +83,8 @@ class SessionState:
     """None if the run is not stored yet, or was erased."""
     stop: StopCause | None = None
     finished_at: datetime | None = None
+    is_here: bool = False
+    """Whether this process has just opened the run."""
 
     @property
     def is_open(self) -> bool:

@@ -1,8 +1,10 @@
 """Requests with a standing key: the run that their session has open, or opens."""
 
+import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from caseworker.engine.supervision import forget_failure
 from caseworker.features.external.client_requests import AnsweredError, content_of, enter
 from caseworker.features.external.end import RunEndedError
 from caseworker.features.external.key_sessions import (
@@ -37,6 +39,9 @@ class StandingKeys:
     sessions: Sessions
     owners: Owners
     keys: PostgresStandingKeys
+    _opening: dict[tuple[str, str], asyncio.Task[SessionState]] = field(default_factory=dict)
+    """Openings of runs in progress, by account and session. All requests of a session wait for one,
+    so that a burst of them costs a few queries."""
 
     async def session_of(self, request: ApiRequest, key_id: str, sha256: bytes) -> GatewaySession:
         """Return the session of a request with a standing key; open a run if it has none.
@@ -65,6 +70,8 @@ class StandingKeys:
             if not state.is_open:
                 state = await self._opened(request, key, name, state)
             run = RunKey(key.tenant, state.run_id or "")
+            if state.is_here:
+                await self.sessions.get_within(run, RECOVERY_SECONDS)
             if self.sessions.is_away(run):
                 response = await self.owners.answer(request, await content_of(request), run)
                 if response is not None:
@@ -103,6 +110,26 @@ class StandingKeys:
         session = hash_of_session(name)
         if (stop := state.refusal(session)) is not None:
             raise RunEndedError(stop)
+        place = key.account, session
+        if (opening := self._opening.get(place)) is None:
+            user_agent = request.headers.get("user-agent")
+            work = self._open(request.service(Admissions), key, name, user_agent)
+            opening = self._opening[place] = asyncio.create_task(work, name="session")
+            opening.add_done_callback(lambda _: self._opening.pop(place, None))
+            opening.add_done_callback(forget_failure)
+        try:
+            return await asyncio.shield(opening)
+        except ExecutesNothingError:
+            response = await self.owners.create(request, await content_of(request))
+            raise AnsweredError(response) from None
+        except (ExternalRunsFullError, QuotaExceededError) as error:
+            raise request.problem_of(error) from None
+
+    async def _open(
+        self, admissions: Admissions, key: StandingKey, name: str | None, user_agent: str | None
+    ) -> SessionState:
+        """Open a run of a session, unless it has one; return it."""
+        session = hash_of_session(name)
         reserved = await self.keys.open(key, session, new_run_id())
         if reserved is None:
             raise UnknownKeyError
@@ -110,17 +137,10 @@ class StandingKeys:
             raise RunEndedError(stop)
         if reserved.is_open or reserved.run_id is None:
             return reserved
-        user_agent = request.headers.get("user-agent")
-        admissions = request.service(Admissions)
         new = await run_of_session(admissions, key, reserved.run_id, name, user_agent)
-        try:
-            accepted = await self.owners.runs.accept(new)
-        except ExecutesNothingError:
-            response = await self.owners.create(request, await content_of(request))
-            raise AnsweredError(response) from None
-        except (ExternalRunsFullError, QuotaExceededError) as error:
-            raise request.problem_of(error) from None
-        return SessionState(run_id=accepted.run.key.run_id, status=accepted.run.status)
+        accepted = await self.owners.runs.accept(new)
+        run = accepted.run
+        return SessionState(run_id=run.key.run_id, status=run.status, is_here=accepted.created)
 
 
 async def run_of_session(
