@@ -126,7 +126,7 @@ def error_of(reply: httpx.Response) -> Mapping[str, Any]:
 async def asked(holders: list[Holder], marker: str, **fields: Any) -> list[int]:
     """Send a request of each holder at the same time; return the statuses."""
     async with asyncio.TaskGroup() as group:
-        calls = [group.create_task(each.ask(marker, **fields)) for each in holders]
+        calls = [group.create_task(each.ask_until_owned(marker, **fields)) for each in holders]
     replies = [each.result() for each in calls]
     assert {each.status_code for each in replies} <= {200, 400}, {each.text for each in replies}
     return [each.status_code for each in replies]
@@ -196,8 +196,7 @@ async def test_ten_sessions_at_two_processes_use_exactly_their_budgets(
         slack = (CENT if is_cost else 0) * (SESSIONS if of_day == 1 else 1)
         assert max(used) <= Decimal(str(of_session)), counts
         assert most - slack <= sum(used) <= most, counts
-        held = "SELECT count(*) FROM account_holds"
-        await eventually(lambda: pair.oracle.value(f"SELECT ({held}) = 0"))
+        await eventually(lambda: pair.oracle.value("SELECT count(*) = 0 FROM account_holds"))
         await provider.reset()
 
 
@@ -414,10 +413,7 @@ async def test_a_standing_key_only_reads_the_runs_of_its_sessions(
     allowed, refused = set(), set()
     for path, operations in paths.items():
         for method in operations.keys() & {"get", "post", "put", "patch", "delete"}:
-            if not any(
-                "Authorization" in str(each) or each
-                for each in [operations[method].get("security", [])]
-            ):
+            if not operations[method].get("security"):
                 continue
             for run in (own, foreign):
                 url = path.replace("{run_id}", run["run_id"]).replace("{", "").replace("}", "")
@@ -432,10 +428,11 @@ async def test_a_standing_key_only_reads_the_runs_of_its_sessions(
     assert allowed == {("get", "/runs/{run_id}", True), ("get", "/runs/{run_id}/trace", True)}
     assert len(refused) > 60
     answers = [
-        await holder.http.get(f"/runs/{run_id}", headers=holder.headers)
+        (await holder.http.get(f"/runs/{run_id}", headers=holder.headers)).json()
         for run_id in (foreign["run_id"], "does-not-exist")
     ]
-    assert answers[0].json() | {"instance": ""} == answers[1].json() | {"instance": ""}
+    varying = {"instance": None, "request_id": None}
+    assert answers[0] | varying == answers[1] | varying
 
 
 @pytest.mark.req("cw/19.key")

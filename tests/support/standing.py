@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.external import OPENAI, Api
+from tests.support.external import OPENAI, OVERLOADED, Api
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,16 +41,15 @@ class Holder:
         sent = {**self.headers, **(headers or {})}
         return await self.http.post(self.api.path, json=body, headers=sent)
 
+    async def ask_until_owned(self, text: str, **fields: Any) -> httpx.Response:
+        """Send a request until a process owns the run; on a slow machine this takes longer."""
+        while (reply := await self.ask(text, **fields)).status_code == OVERLOADED:
+            assert reply.headers["retry-after"] == "1"
+        return reply
+
 
 async def create_key(http: httpx.AsyncClient, operator: str, **fields: Any) -> Holder:
     """Create a standing key without limits, except for those in ``fields``."""
     body = {"kind": "agent", "budget": None, "budget_per_day": None, **fields}
     created = await http.post("/keys", json=body, headers={"Authorization": f"Bearer {operator}"})
     return Holder(http=http, key=created.raise_for_status().json())
-
-
-async def runs_of(http: httpx.AsyncClient, key: str) -> list[dict[str, Any]]:
-    """Return the runs of a tenant, oldest first."""
-    listed = await http.get("/runs", headers={"Authorization": f"Bearer {key}"})
-    runs: list[dict[str, Any]] = listed.raise_for_status().json()["runs"]
-    return runs[::-1]
