@@ -1,7 +1,8 @@
 """A standing key opens external runs, whose calls stay within its budgets on all processes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -18,6 +19,7 @@ from bench.budget_race import settings_of
 from tests.support.external import ANTHROPIC, QUICK_RECOVERY
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.processes import run_caseworker
 from tests.support.service import ServiceProcess, claude_settings
 from tests.support.standing import Holder, create_key
 from tests.support.stores import Oracle, eventually, open_oracle
@@ -475,3 +477,81 @@ async def test_the_spend_of_a_key_is_the_sum_of_its_sessions(
     (own,) = [each for each in items if each["key"] == holder.key["key_id"]]
     assert (own["runs"], own["llm_calls"]) == (2, 3)
     assert own["cost_usd"] == pytest.approx(float((await counted(provider, "SPEND"))[1]))
+
+
+async def failed(request: Awaitable[httpx.Response]) -> bool:
+    """Return whether a request got no answer."""
+    try:
+        await request
+    except httpx.TransportError:
+        return True
+    return False
+
+
+@pytest.mark.req("cw/19.key")
+async def test_a_session_survives_the_death_of_its_owner_in_mid_stream(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The next owner makes no recorded call again, and the lost call is charged once, at most."""
+    lost = Step(text="in parts " * 20, after_events=3, then="hold")
+    await provider.script("LOST", [lost, Step(tokens_in=1, tokens_out=20)])
+    await provider.script("KEPT", [Step(tokens_in=1, tokens_out=100)], repeat_last=True)
+    async with pair_of(database_url, provider) as pair:
+        holder = await pair.key(budget={"max_cost_usd": 0.05}, budget_per_day={"max_llm_calls": 10})
+        assert (await holder.ask("KEPT")).status_code == 200
+        stream = asyncio.create_task(
+            failed(holder.ask("LOST", stream=True, max_completion_tokens=100))
+        )
+        await provider.wait_for_arrivals(1, "LOST")
+        pair.first.child.kill()
+        assert await stream
+        there = holder.at(pair.of_second)
+        answer = await there.ask_until_owned("LOST", max_completion_tokens=100)
+        run_id = (await pair.runs(holder))[-1]["run_id"]
+        run = await pair.get(f"/runs/{run_id}")
+        accounts = await pair.oracle.rows(
+            "SELECT account, used_cost_usd, reserved_cost_usd, used_llm_calls, used_api_calls "
+            "FROM accounts WHERE account LIKE 'key:%%' OR account LIKE 'session:%%'"
+        )
+
+        assert answer.status_code == 200, answer.text
+        assert run["usage"]["cost_usd"] == pytest.approx(0.01 + 0.01 + 0.002)
+        for row in accounts:
+            assert row["used_cost_usd"] == Decimal("0.022"), accounts
+            assert (row["reserved_cost_usd"], row["used_api_calls"]) == (0, 3), accounts
+        assert [await provider.count(marker) for marker in ("KEPT", "LOST")] == [1, 2]
+        assert len(await pair.runs(holder)) == 1
+
+
+@pytest.mark.req("cw/19.key")
+async def test_a_key_from_the_command_line_works_in_a_service_without_keys(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The command prints two lines to export. The service stays open to other requests."""
+    async with ServiceProcess(database_url, settings=settings_of(provider)) as service:
+        command = ("keys", "create", "--agent", "--budget-usd", "0.05", "--budget-usd-per-day", "1")
+        done = await asyncio.to_thread(
+            run_caseworker,
+            *command,
+            env={"DATABASE_URL": database_url, "CASEWORKER_URL": service.url},
+        )
+        lines = done.stdout.splitlines()
+        variables = dict(word.split("=", 1) for word in shlex.split(lines[0])[1:])
+        async with (
+            service.http() as http,
+            openai.AsyncOpenAI(
+                base_url=variables["OPENAI_BASE_URL"], api_key=variables["OPENAI_API_KEY"]
+            ) as client,
+        ):
+            messages: Any = [{"role": "user", "content": "Hello"}]
+            reply = await client.chat.completions.create(model="small", messages=messages)
+            runs = await http.get("/runs")
+            whoami = await http.get("/whoami")
+
+    assert [line.split("=")[0] for line in lines] == [
+        "export OPENAI_BASE_URL",
+        "export ANTHROPIC_BASE_URL",
+    ]
+    assert reply.choices[0].message.content
+    assert [run["status"] for run in runs.raise_for_status().json()["runs"]] == ["running"]
+    assert whoami.json()["anonymous"] is True
