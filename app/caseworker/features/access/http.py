@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, Self
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints
 
 from caseworker.features.access.agent_keys import COUNTED_LIMITS, AgentTerms
 from caseworker.features.access.authentication import Authentication
@@ -108,19 +108,23 @@ class NewKeyBody(BodyModel):
     expires_at: Instant | None = None
     """Time at which the key expires. If omitted, it is valid until it is revoked."""
 
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
+    def require_fields_of_kind(self) -> None:
+        """Check that the body has the fields of its kind.
+
+        Raises:
+            ProblemError: a field is missing, or belongs to the other kind.
+        """
         sent = self.model_fields_set
         if self.kind == "api":
-            if surplus := sorted(sent & _OF_AGENTS):
-                raise refusal(f"Only keys of kind agent have {surplus[0]}.")
+            for name in sorted(sent & _OF_AGENTS):
+                raise invalid(name, "Only keys of kind agent have this field.")
             if self.name is None:
-                raise refusal("An API key has a name.")
+                raise invalid("name", "This field is required.")
         elif "scopes" in sent:
-            raise refusal("A key of kind agent has no scopes: it only works at the gateway.")
-        elif missing := [name for name in ("budget", "budget_per_day") if name not in sent]:
-            raise refusal(f"Send {missing[0]}; null is unlimited.")
-        return self
+            raise invalid("scopes", "A key of kind agent has no scopes: it works at the gateway.")
+        for name in ("budget", "budget_per_day"):
+            if self.kind == "agent" and name not in sent:
+                raise invalid(name, "This field is required; null is unlimited.")
 
     @property
     def agent(self) -> AgentTerms | None:
@@ -266,6 +270,7 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     The key belongs to the caller's tenant; the operator may name another tenant. Create the first
     key with the bootstrap key or on the command line.
     """
+    body.require_fields_of_kind()
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
     scopes = body.scopes or [_USUAL if body.kind == "api" else "read"]
