@@ -237,7 +237,7 @@ async def test_the_first_header_or_the_metadata_names_the_session(
 async def test_a_long_or_unprintable_name_is_refused(
     pair: Pair, provider: FakeProvider, name: str
 ) -> None:
-    """The message says what a name may be; no run is opened."""
+    """The message states the rule for names; no run is opened."""
     holder = await pair.key()
 
     error = error_of(await holder.ask(metadata={"session_id": name}))
@@ -321,7 +321,7 @@ async def test_random_session_names_stay_within_the_day_and_the_rates(
 async def test_new_and_open_sessions_of_a_key_are_limited(
     pair: Pair, provider: FakeProvider
 ) -> None:
-    """The refusal says why, and when the limit on new sessions is lifted."""
+    """The refusal has the reason, and the time at which the limit is lifted."""
     hourly = await pair.key(max_sessions_per_hour=2)
     opened = await pair.key(max_open_sessions=2)
     for holder in (hourly, opened):
@@ -407,12 +407,12 @@ async def test_a_rotated_key_keeps_its_budgets_and_its_runs(
 async def test_a_standing_key_only_reads_the_runs_of_its_sessions(
     pair: Pair, provider: FakeProvider
 ) -> None:
-    """Every other route refuses it, and the runs of others look like those that do not exist."""
+    """Every other route refuses it; a run of another key looks like one that does not exist."""
     holder, other = await pair.key(), await pair.key()
     assert [(await each.ask()).status_code for each in (holder, other)] == [200, 200]
     (own,), (foreign,) = [await pair.runs(each) for each in (holder, other)]
     paths = (await pair.get("/openapi.json"))["paths"]
-    allowed, refused = set(), set()
+    allowed, refused = set[tuple[str, str, bool]](), set[tuple[str, str, bool]]()
     for path, operations in paths.items():
         for method in operations.keys() & {"get", "post", "put", "patch", "delete"}:
             if not operations[method].get("security"):
@@ -466,7 +466,7 @@ async def test_unmodified_clients_need_only_the_base_url_and_the_key(
 async def test_the_spend_of_a_key_is_the_sum_of_its_sessions(
     pair: Pair, provider: FakeProvider
 ) -> None:
-    """The cost is what the provider counted."""
+    """The cost equals the count of the provider."""
     await provider.script("SPEND", [Step(tokens_in=1, tokens_out=50)], repeat_last=True)
     holder = await pair.key()
     for name in ("one", "two", "one"):

@@ -207,7 +207,7 @@ def _key_errors() -> Iterator[None]:
 def _terms(
     budget_usd: float | None, budget_usd_per_day: float | None, budget_usd_per_month: float | None
 ) -> AgentTerms:
-    """Return what the holder of a new standing key may use."""
+    """Return the terms of a new standing key."""
     if budget_usd_per_day is None:
         fail("--budget-usd-per-day: required with --agent")
 

@@ -28,7 +28,7 @@ Limits = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTerms:
-    """What the holder of a standing key may use."""
+    """The budgets, models and rates of a standing key."""
 
     budget: Limits | None = None
     """Limits of each session over all its runs; those of the unnamed session apply to each UTC day.

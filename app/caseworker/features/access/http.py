@@ -128,7 +128,7 @@ class NewKeyBody(BodyModel):
 
     @property
     def agent(self) -> AgentTerms | None:
-        """What the holder of a standing key may use; None for an API key."""
+        """The terms of a standing key; None for an API key."""
         if self.kind == "api":
             return None
         budgets = ((name, getattr(self, name)) for name in _BUDGETS)

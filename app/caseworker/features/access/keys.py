@@ -52,7 +52,7 @@ class ApiKey:
     rotated_to: str | None = None
     """ID of the key that replaces this one; None if it was not rotated."""
     agent: AgentTerms | None = None
-    """What the holder of a standing key may use; None for other keys."""
+    """The terms of a standing key; None for other keys."""
     account: str | None = None
     """ID under which the calls of a standing key are counted, which a rotation keeps; None for
     other keys."""

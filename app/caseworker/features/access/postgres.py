@@ -260,8 +260,8 @@ class PostgresKeys:
             if (await connection.execute(replaced)).one_or_none() is None:
                 raise KeyConflictError
             await _insert(connection, issued)
-            made = update(api_keys).where(api_keys.c.made_by == old.key_id)
-            await connection.execute(made.values(made_by=issued.key.key_id))
+            standing = update(api_keys).where(api_keys.c.made_by == old.key_id)
+            await connection.execute(standing.values(made_by=issued.key.key_id))
             await record(connection, old.tenant, Act.KEY_ROTATED, key_id)
         return issued
 

@@ -172,7 +172,7 @@ def hash_of_session(name: str | None) -> str:
 def caller_with(key: StandingKey | None, run: RunKey | None) -> Caller:
     """Return the caller with a standing key, who may read the run ``run`` of its sessions.
 
-    None stands for a run of other callers, which the caller may not read.
+    None is a run of another caller, which the key may not read.
 
     Raises:
         InvalidCredentialError: the key does not work.
