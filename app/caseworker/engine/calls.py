@@ -388,8 +388,10 @@ class _CallInProgress:
 
         ``counted`` is the charge in addition to the estimated usage.
         """
-        accounts, minimum = self._calls.accounts, self._call.estimate(_NOTHING_FREE)
-        if accounts is None or (minimum == FREE and Dimension.API_CALLS not in counted):
+        if (accounts := self._calls.accounts) is None:
+            return await self._attempt(counted)
+        minimum = self._call.estimate(_NOTHING_FREE)
+        if minimum == FREE and Dimension.API_CALLS not in counted:
             return await self._attempt(counted)
         position = accounts.queue_position()
         try:
@@ -429,14 +431,8 @@ class _CallInProgress:
             if accounts is None or position is None:
                 await calls.journal.barrier(external=call.external)
             else:
-                hold = Hold(
-                    node_id=self.node,
-                    attempt=self.attempts.count + 1,
-                    cost_usd=self._estimate.cost_usd or Decimal(0),
-                    tokens=self._estimate.tokens,
-                    llm_calls=int(counted.get(Dimension.LLM_CALLS, 0)),
-                    api_calls=int(counted.get(Dimension.API_CALLS, 0)),
-                )
+                charge = self._estimate.charge(counted)
+                hold = Hold.of_charge(self.node, self.attempts.count + 1, charge)
                 answer = await accounts.barrier(hold)
                 if not answer.granted:
                     hold = None

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from caseworker.core.budget.budget import Budget, Dimension
+from caseworker.core.budget.budget import Budget, Dimension, money
 from caseworker.core.budget.stops import rfc3339
 from caseworker.core.budget.usage import BudgetExceededError, Charge, ResourceUsage
 
@@ -54,6 +54,19 @@ class Hold:
     llm_calls: int = 0
     """1 for the first attempt of a model call, otherwise 0."""
     api_calls: int = 0
+
+    @classmethod
+    def of_charge(cls, node_id: str, attempt: int, charge: Charge) -> Self:
+        """Return the hold of a charge, or its settlement; ``attempt`` is a number from 1."""
+        tokens, llm_calls, api_calls = (int(charge.get(each, 0)) for each in COUNTED[1:])
+        return cls(
+            node_id=node_id,
+            attempt=attempt,
+            cost_usd=money(charge.get(Dimension.COST_USD, 0)),
+            tokens=tokens,
+            llm_calls=llm_calls,
+            api_calls=api_calls,
+        )
 
     @property
     def key(self) -> HoldKey:

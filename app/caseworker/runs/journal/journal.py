@@ -20,8 +20,8 @@ from typing import Any
 
 import structlog
 
-from caseworker.core.budget.accounts import COUNTED, Hold, HoldAnswer, HoldKey
-from caseworker.core.budget.budget import Dimension, money
+from caseworker.core.budget.accounts import Hold, HoldAnswer, HoldKey
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -281,14 +281,7 @@ class RunJournal:
 
     def settle(self, hold: Hold, charge: Charge) -> None:
         """Replace a hold, which may not be stored, by the actual charge in the next write."""
-        tokens, llm_calls, api_calls = (int(charge.get(each, 0)) for each in COUNTED[1:])
-        self._settled[hold.key] = replace(
-            hold,
-            cost_usd=money(charge.get(Dimension.COST_USD, 0)),
-            tokens=tokens,
-            llm_calls=llm_calls,
-            api_calls=api_calls,
-        )
+        self._settled[hold.key] = Hold.of_charge(hold.node_id, hold.attempt, charge)
 
     @property
     def settled(self) -> tuple[Hold, ...]:
