@@ -1,8 +1,8 @@
 """Store standing keys, the sessions that they open, and the calls that accounts count.
 
 A standing key is a row of ``api_keys`` with its limits in ``agent``. The previous release lists
-such a key with the scope ``read``, and does not accept it, because its form differs. The runs of its
-sessions have ``runs.reserved_cost_usd = 0``, so the previous release does not claim them.
+such a key with the scope ``read``, and does not accept it, because its form differs. The runs of
+its sessions have ``runs.reserved_cost_usd = 0``, so the previous release does not claim them.
 
 All new columns are null or have a constant default, so no table is rewritten. Writes to
 ``api_keys`` and to the tables of accounts are blocked for an instant.
