@@ -290,7 +290,9 @@ async def _insert(connection: AsyncConnection, issued: IssuedKey) -> None:
     working = select(func.count()).where(_of(key.tenant), works)
     if (await connection.scalar(working) or 0) >= MAX_KEYS:
         raise KeyConflictError
-    ended = select(api_keys.c.key_id).where(_of(key.tenant), ~works)
+    # An ended API key keeps the service closed, so ended standing keys must not displace it.
+    same_kind = (api_keys.c.agent.is_(None)) == (key.agent is None)
+    ended = select(api_keys.c.key_id).where(_of(key.tenant), ~works, same_kind)
     useless = ended.order_by(func.least(revoked_at, expires_at).desc()).offset(MAX_KEYS)
     await connection.execute(delete(api_keys).where(api_keys.c.key_id.in_(useless)))
     values = {name: getattr(key, name) for name in _FIELDS}
