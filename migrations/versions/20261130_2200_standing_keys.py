@@ -41,6 +41,7 @@ SESSIONS = (
         is_open boolean NOT NULL DEFAULT true,
         PRIMARY KEY (tenant_id, account, session)
     )""",  # is_open may still be true after the end of the run, never false before it
+    "CREATE INDEX key_sessions_by_run ON key_sessions (tenant_id, run_id)",
     "CREATE INDEX key_sessions_by_age ON key_sessions (tenant_id, account, first_at)",
     "CREATE INDEX key_sessions_open ON key_sessions (tenant_id, account) WHERE is_open",
 )

@@ -215,7 +215,7 @@ async def test_the_first_header_or_the_metadata_names_the_session(
         (holder, {"x-caseworker-run": "ours", "session-id": "other"}, {}),
         (claude, {"X-Claude-Code-Session-Id": "of claude"}, {}),
         (holder, {"session-id": "of codex"}, {}),
-        (holder, {}, {"metadata": {"session_id": "of metadata"}}),
+        (holder, {}, {"metadata": {"session_id": "of metadata"}, "stop": ["\0"]}),
         (claude, {}, {"metadata": user_id}),
         (claude, {}, {"metadata": older_id}),
         (holder, {}, {}),

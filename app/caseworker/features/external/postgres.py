@@ -13,7 +13,16 @@ from decimal import Decimal
 from hmac import compare_digest
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.core.budget.accounts import AccountLimit
@@ -25,7 +34,7 @@ from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, read_row, transaction
 from caseworker.platform.postgres.locks import LOCK_ATTEMPTS, LOCK_KEY_SESSIONS
 from caseworker.runs.postgres.rows import Row
-from caseworker.runs.postgres.tables import INSTANT, metadata, run_key
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, run_key
 from caseworker.runs.run import RunKey, RunStatus
 
 external_attempts = Table(
@@ -45,6 +54,16 @@ external_objects = Table(
     Column("object_id", Text, primary_key=True),
     Column("tokens", BigInteger),
 )
+
+key_sessions = Table(
+    "key_sessions",
+    metadata,
+    *columns(Text, "tenant_id account session run_id", nullable=False),
+    *columns(INSTANT, "first_at opened_at", nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    PrimaryKeyConstraint("tenant_id", "account", "session"),
+)
+"""Sessions of standing keys, each with its newest run; the hash of the unnamed session is empty."""
 
 _RENEW = """
 UPDATE external_attempts SET sha256 = %(sha256)s
@@ -112,7 +131,8 @@ WHERE tenant_id = %s AND object_id = ANY(%s) GROUP BY object_id
 
 _STANDING_KEY = """
 SELECT k.key_id, k.tenant_id, k.name, k.sha256, k.account, k.agent
-FROM api_keys k LEFT JOIN api_keys maker ON maker.key_id = k.made_by
+FROM api_keys k
+LEFT JOIN api_keys maker ON maker.tenant_id = k.tenant_id AND maker.key_id = k.made_by
 WHERE k.key_id = %(key_id)s AND k.agent IS NOT NULL AND k.revoked_at IS NULL
     AND coalesce(k.expires_at, 'infinity') > statement_timestamp()
     AND (k.made_by IS NULL OR maker.key_id IS NOT NULL AND maker.revoked_at IS NULL

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from caseworker.engine.supervision import forget_failure
 from caseworker.features.external.client_requests import AnsweredError, content_of, enter
@@ -21,6 +22,7 @@ from caseworker.features.external.owners import NOT_OWNED, RECOVERY_SECONDS, Own
 from caseworker.features.external.postgres import PostgresStandingKeys
 from caseworker.features.external.session import GatewaySession, StandingClient
 from caseworker.features.external.sessions import Sessions
+from caseworker.platform.http.bodies import is_unicode
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.logs.redaction import redact_text
@@ -62,7 +64,8 @@ class StandingKeys:
             and request.method == "POST"
             and may_name_session(await content_of(request))
         ):
-            name = session_in_body(await request.json())
+            parse = partial(request.parsed, await content_of(request), is_unicode)
+            name = session_in_body(await request.computed(parse))
         session, until = hash_of_session(name), time.monotonic() + RECOVERY_SECONDS
         if session != read:
             key, state = await self._current(key_id, sha256, session)
