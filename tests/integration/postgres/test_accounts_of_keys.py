@@ -101,7 +101,7 @@ async def one_day_later(oracle: Oracle) -> None:
 async def test_every_budget_of_a_key_holds_for_parallel_calls_of_two_processes(
     pair: tuple[Stores, Stores], budget: str, limit: str, most: float, request_: Hold
 ) -> None:
-    """Of twenty calls, three are granted; the others learn the scope and the end of the period."""
+    """Of twenty calls, three are granted; a refusal has the scope and the end of the period."""
     key = await standing_key(pair[0], **{budget: {limit: most}})
     runs = [await begun(pair[n % 2], key, "s", f"r{n}") for n in range(20)]
 
@@ -123,7 +123,7 @@ async def test_every_budget_of_a_key_holds_for_parallel_calls_of_two_processes(
 
 
 async def test_sessions_have_budgets_of_their_own(stores: Stores) -> None:
-    """The budget of a named session is never renewed, that of the unnamed one each day."""
+    """The budget of a named session is never renewed; the unnamed session has one for each day."""
     key = await standing_key(stores, budget={"max_llm_calls": 1})
     one, two, unnamed = [
         await begun(stores, key, session, f"run {session}") for session in ("1", "2", UNNAMED)
