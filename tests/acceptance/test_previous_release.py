@@ -19,7 +19,9 @@ from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
 from tests.support.previous_release import REVISION, PreviousService, unpack
 from tests.support.service import ServiceProcess, finished, model_settings
+from tests.support.standing import create_key
 from tests.support.stores import eventually, open_oracle
+from tests.support.tenants import OPERATOR_KEY
 from tests.support.threads import ThreadClient, prompts
 
 PLAN = {"actions": [{"tool": "calculator", "args": {"expression": "6 * 7"}}]}
@@ -255,6 +257,34 @@ async def test_the_release_before_claims_no_run_whose_calls_must_reserve(
             run = await finished(client, "OF-AFTER")
 
     assert (run["status"], run["result"]["answer"], run["attempts"]) == ("completed", "42", 2)
+
+
+async def test_the_release_before_lists_standing_keys_and_accepts_none(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """It does not claim the runs of their sessions either, and shows them."""
+    operator = {"Authorization": f"Bearer {OPERATOR_KEY}"}
+    prices = {**PRICES, "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY}
+    async with rolled_out(folder, older_url, provider, prices=prices) as fleet:
+        holder = await create_key(
+            fleet.http_after, OPERATOR_KEY, budget_per_day={"max_cost_usd": 1}
+        )
+        assert (await holder.ask()).status_code == 200
+        older = holder.at(fleet.http_before)
+        (listed,) = (await fleet.http_before.get("/keys", headers=operator)).json()["keys"]
+        (run,) = (await fleet.http_before.get("/runs", headers=operator)).json()["runs"]
+        refused = [
+            (await older.ask()).status_code,
+            (await older.http.get("/runs", headers=older.headers)).status_code,
+        ]
+        fleet.after.child.kill()
+        async with open_oracle(older_url) as oracle:
+            await eventually(lambda: oracle.value("SELECT status = 'queued' FROM runs"))
+        (queued,) = (await fleet.http_before.get("/runs", headers=operator)).json()["runs"]
+
+    assert (listed["key_id"], listed["scopes"]) == (holder.key["key_id"], ["read"])
+    assert (run["kind"], run["status"], queued["status"]) == ("external", "running", "queued")
+    assert refused == [401, 401]
 
 
 async def _kinds(client: JsonClient, run_id: str) -> list[Any]:

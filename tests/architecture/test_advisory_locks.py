@@ -15,6 +15,7 @@ KEYS = {
     "LOCK_API_KEYS": "hashtextextended('keys ' || %s, 0)",
     "LOCK_WEBHOOK_SECRETS": "hashtextextended('webhook secrets ' || %s, 0)",
     "LOCK_ATTEMPTS": r"hashtextextended(%s || E'\n' || %s, 3)",
+    "LOCK_KEY_SESSIONS": r"hashtextextended(%s || E'\n' || %s, 4)",
     "HOLD_WORKER_LIFE": "hashtextextended(%s, 1)",
     "TRY_WORKER_LIFE": "hashtextextended(worker_id, 1)",
     "TRY_LOCK_MIGRATION": "1130460005",

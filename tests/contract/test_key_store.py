@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from caseworker.features.access.agent_keys import AgentTerms
 from caseworker.features.access.keys import (
     FORM,
     ApiKey,
@@ -237,3 +238,26 @@ async def test_of_keys_that_work_no_more_the_last_ones_are_kept(
     kept = {one.key_id for one in await keys.list(ADMIN_OF_A)}
     assert kept == {made_first.key.key_id, *(each.key.key_id for each in issued[-3:])}
     assert (await found(keys, other.key.key_id)).tenant == "b"
+
+
+@pytest.mark.req("cw/19.key")
+async def test_ended_standing_keys_displace_no_ended_api_key(
+    keys: PostgresKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A revoked API key still keeps the service closed; a standing key never does."""
+    monkeypatch.setattr("caseworker.features.access.postgres.MAX_KEYS", 2)
+    api_key = await made(keys)
+    await keys.revoke(OPERATOR, api_key.key.key_id)
+    for _ in range(4):
+        standing = await keys.create(
+            OPERATOR,
+            name="agent",
+            scopes=frozenset({KeyScope.READ}),
+            tenant="a",
+            agent=AgentTerms(budget_per_day={"max_cost_usd": 1}),
+        )
+        assert (await found(keys, standing.key.key_id)) == standing.key
+        await keys.revoke(OPERATOR, standing.key.key_id)
+
+    assert await keys.any()
+    assert (await found(keys, api_key.key.key_id)).revoked_at is not None

@@ -143,6 +143,7 @@ RARELY_RIGHT = {
     "POST /threads",
     "POST /graphs",
     "POST /runs/cancel",
+    "POST /keys",
     "POST /erasures",
     "POST /webhooks/test",
     "PUT /mcp-credentials/{server}",

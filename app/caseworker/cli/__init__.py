@@ -38,7 +38,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, tuple[str | None, str]]]] = {
         "models": ("resources", "List the configured models and test their endpoints."),
         "spend": (
             "resources",
-            "Show the cost and usage of runs by tenant, agent, model or metadata.",
+            "Show the cost and usage of runs by tenant, agent, model, key or metadata.",
         ),
         "eval": (None, "Evaluate the service on a data set and compare the results with targets."),
     },

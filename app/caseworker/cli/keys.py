@@ -1,6 +1,7 @@
 """Operator commands for API keys, which read and write the configured database directly."""
 
 import re
+import shlex
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,7 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from caseworker.cli.output import AsJson, fail, show, show_json, show_table, startup_errors
+from caseworker.cli.service import Url
 from caseworker.cli.streams import note
+from caseworker.core.budget.budget import MAX_LIMIT
+from caseworker.features.access.agent_keys import AgentTerms
 from caseworker.features.access.keys import (
     MAX_OVERLAP,
     ApiKey,
@@ -24,6 +28,10 @@ cli = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke AP
 
 KeyId = Annotated[str, typer.Argument(help="ID of the key (see `keys list`).")]
 OfTenant = Annotated[str | None, typer.Option(help="List only the keys of this tenant.")]
+
+AgentBudget = Annotated[
+    float | None, typer.Option(min=0, metavar="USD", help="Limit on the cost; see --agent.")
+]
 
 _SPAN = re.compile(r"(\d{1,5})([smhd])", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -40,8 +48,8 @@ def _with(use: Callable[[Any], Awaitable[Any]]) -> Any:
 @cli.command("create")
 def create_key_command(
     name: Annotated[
-        str, typer.Option(help="Name of the key, recorded as the requester in receipts.")
-    ],
+        str | None, typer.Option(help="Name of the key, recorded as the requester in receipts.")
+    ] = None,
     tenant: Annotated[
         str, typer.Option(help="Tenant whose runs the key can access.")
     ] = DEFAULT_TENANT,
@@ -56,24 +64,51 @@ def create_key_command(
         str | None,
         typer.Option(help="Expiry as a duration (90d, 12h) or a timestamp (default: never)."),
     ] = None,
+    agent: Annotated[
+        bool,
+        typer.Option(
+            "--agent",
+            help="Create a standing key for agents: it opens external runs at the gateway, within "
+            "its budgets. Prints the lines that set it for OpenAI and Anthropic clients.",
+        ),
+    ] = False,
+    budget_usd: AgentBudget = None,
+    budget_usd_per_day: AgentBudget = None,
+    budget_usd_per_month: AgentBudget = None,
+    url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key and print it; it cannot be shown again."""
+    """Create a key and print it; it cannot be shown again.
+
+    The budgets are for --agent, which requires the one per day. --budget-usd limits each session.
+    """
+    budgets = (budget_usd, budget_usd_per_day, budget_usd_per_month)
+    terms = _terms(*budgets) if agent else None
+    if agent and scope:
+        fail("--scope: a key of an agent only works at the gateway")
+    if not agent and budgets != (None, None, None):
+        fail("--budget-usd: only keys with --agent have budgets")
+    if not agent and name is None:
+        fail("--name: an API key has a name")
+    name = name or "agent"
     if not is_tenant(tenant):
         fail("--tenant: must have 1 to 64 of the characters A-Z a-z 0-9 . _ : -")
     if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
         fail(f"--name: must have 1 to {MAX_NAME_CHARS} printable characters")
     until = None if expires is None else _instant(expires)
-    scopes = frozenset(scope or [KeyScope.RUN])
+    scopes = frozenset(scope or [KeyScope.READ if agent else KeyScope.RUN])
 
     async def create_key(keys: Any) -> tuple[bool, IssuedKey]:
         is_first = not await keys.any()
         about = {"name": name, "scopes": scopes, "tenant": tenant, "expires_at": until}
-        return is_first, await keys.create(OPERATOR, **about)
+        return is_first, await keys.create(OPERATOR, **about, agent=terms)
 
     is_first, issued = _with(create_key)
+    if agent and not as_json:
+        _show_variables(issued, url)
+        return
     _show_issued(issued, as_json=as_json)
-    if is_first:
+    if is_first and not agent:
         note("This is the first key: from now on, every client needs a key.")
 
 
@@ -90,7 +125,9 @@ def list_keys_command(tenant: OfTenant = None, as_json: AsJson = False) -> None:
             "id": key.key_id,
             "tenant": key.tenant,
             "name": key.name,
-            "scopes": ",".join(scope.value for scope in KeyScope if scope in key.scopes),
+            "scopes": "agent"
+            if key.agent
+            else ",".join(scope.value for scope in KeyScope if scope in key.scopes),
             "created": f"{key.created_at.astimezone(UTC):%Y-%m-%d}",
             "state": _state(key, now),
         }
@@ -165,6 +202,40 @@ def _key_errors() -> Iterator[None]:
             "The key was already rotated or revoked, has expired, or the tenant has too many keys."
             " `caseworker keys revoke` ends the overlap of a rotated key."
         )
+
+
+def _terms(
+    budget_usd: float | None, budget_usd_per_day: float | None, budget_usd_per_month: float | None
+) -> AgentTerms:
+    """Return the terms of a new standing key."""
+    if budget_usd_per_day is None:
+        fail("--budget-usd-per-day: required with --agent")
+
+    def limits(usd: float | None) -> dict[str, float] | None:
+        if usd is not None and not usd < MAX_LIMIT:  # not a number, or infinite
+            fail(f"--budget-usd: must be a number, not {usd}")
+        return None if usd is None else {"max_cost_usd": usd}
+
+    return AgentTerms(
+        budget=limits(budget_usd),
+        budget_per_day=limits(budget_usd_per_day),
+        budget_per_month=limits(budget_usd_per_month),
+    )
+
+
+def _show_variables(issued: IssuedKey, url: str | None) -> None:
+    """Print only the lines that set the variables of clients, so that a shell can evaluate them."""
+    from caseworker.main.service_address import service_address
+
+    with startup_errors():
+        base = service_address(url).url.rstrip("/")
+    key = shlex.quote(issued.secret)
+    note(
+        f"Standing key {issued.key.key_id} of tenant {issued.key.tenant}. It is shown only once. "
+        "Set these variables for an agent:"
+    )
+    for vendor, path in (("OPENAI", "/gateway/openai/v1"), ("ANTHROPIC", "/gateway/anthropic")):
+        show(f"export {vendor}_BASE_URL={shlex.quote(base + path)} {vendor}_API_KEY={key}")
 
 
 def _show_issued(issued: IssuedKey, *, as_json: bool) -> None:

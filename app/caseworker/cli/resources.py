@@ -262,7 +262,7 @@ def check_endpoint(
 
 @cli.command()
 def spend(
-    by: Annotated[str, typer.Option(help="tenant, agent, model or metadata.KEY.")] = "agent",
+    by: Annotated[str, typer.Option(help="tenant, agent, model, key or metadata.KEY.")] = "agent",
     period: Annotated[str | None, typer.Option(help="Divide by day or month (UTC).")] = None,
     after: Annotated[
         str | None, typer.Option(help="Start of the time range, in RFC 3339 format.")
@@ -273,7 +273,7 @@ def spend(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the cost and usage of runs by tenant, agent, model or metadata."""
+    """Show the cost and usage of runs by tenant, agent, model, key or metadata."""
     query = {"group_by": by, "period": period, "after": after, "before": before}
     params = {name: value for name, value in query.items() if value is not None}
     with connected(url) as client:

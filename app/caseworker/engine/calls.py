@@ -417,9 +417,11 @@ class _CallInProgress:
     async def _queue_for(self, accounts: RunAccounts) -> None:
         """Queue for the accounts above the run, behind all calls that wait for them.
 
-        A free call needs no capacity, and a call that found them full keeps its position.
+        Only calls that cost something, or count as API calls, need capacity. A call that found them full keeps its
+        position.
         """
-        if self._position is None and self._call.estimate(_NOTHING_FREE) != FREE:
+        is_counted = Dimension.API_CALLS in self._counted
+        if self._position is None and (is_counted or self._call.estimate(_NOTHING_FREE) != FREE):
             self._position = accounts.queue_position()
             async with self._calls.activity.waits(self._call.key):
                 await self._position.enter()
@@ -431,12 +433,8 @@ class _CallInProgress:
             self._position = None
 
     def _hold(self) -> Hold:
-        return Hold(
-            node_id=self.node,
-            attempt=self.attempts + 1,
-            cost_usd=self._estimate.cost_usd or Decimal(0),
-            tokens=self._estimate.tokens,
-        )
+        charge = self._estimate.charge(self._counted)
+        return Hold.of_charge(self.node, self.attempts + 1, charge)
 
     async def _reserved_with(self, slot: RateSlot) -> Reservation:
         """Reserve the cost of an attempt and acquire its rate slot.

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message
 from caseworker.features.external.clients import Clients
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.sessions import Sessions
+from caseworker.features.external.standing import StandingKeys
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.gateway.admission import CallAdmission, FieldsOf, FreeFields
 from caseworker.gateway.dialects.dialect import Dialect
@@ -112,7 +113,11 @@ def open_gateway(parts: Parts) -> Opened:
     """Build the gateway of a process."""
     sessions, settings = parts.service(Sessions), parts.settings.gateway
     gateway = Gateway(
-        clients=Clients(sessions=sessions, owners=parts.service(Owners)),
+        clients=Clients(
+            sessions=sessions,
+            owners=parts.service(Owners),
+            standing_keys=parts.service(StandingKeys),
+        ),
         admission=CallAdmission(_free_fields(parts.settings), sessions.objects),
         linger_seconds=settings.linger_seconds,
         max_body_bytes=settings.max_body_kb * 1024,

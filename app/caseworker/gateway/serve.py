@@ -20,14 +20,10 @@ from starlette.types import ASGIApp
 from caseworker.core.budget.stops import Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.attempts import PendingReply, SupersededError
-from caseworker.features.external.clients import (
-    VALUES,
-    AnsweredError,
-    Clients,
-    UnknownKeyError,
-    content_of,
-)
+from caseworker.features.external.client_requests import VALUES, AnsweredError, content_of
+from caseworker.features.external.clients import Clients
 from caseworker.features.external.end import RunEndedError
+from caseworker.features.external.key_sessions import SessionRefusedError, UnknownKeyError
 from caseworker.features.external.session import GatewaySession
 from caseworker.gateway.admission import (
     CallAdmission,
@@ -66,7 +62,10 @@ from caseworker.platform.http.request import (
 
 MAX_LANE_CHARS: Final = 100
 
-_UNKNOWN_KEY: Final = "The key is unknown. POST /runs with kind external returns a key."
+_UNKNOWN_KEY: Final = (
+    "The key is unknown, expired or revoked. POST /runs with kind external returns a key, and POST "
+    "/keys with kind agent creates one."
+)
 _UNKNOWN_PATH: Final = "The gateway does not offer this path. It offers: {}."
 
 
@@ -326,6 +325,8 @@ def _refusal_in(error: Exception) -> Refusal:
             return Refusal(status=401, code="invalid_api_key", message=_UNKNOWN_KEY)
         case RefusedBodyError():
             return Refusal(code=error.code, message=str(error), field=error.field)
+        case SessionRefusedError():
+            return Refusal(code=error.code, message=str(error), resets_at=error.resets_at)
         case ProblemError():
             return of_problem(error)
         case StoreUnavailableError():
@@ -335,7 +336,7 @@ def _refusal_in(error: Exception) -> Refusal:
 
 _ERRORS: Final = (
     *(RefusedError, RunEndedError, SupersededError, UnknownKeyError),
-    *(RefusedBodyError, ProblemError, StoreUnavailableError),
+    *(RefusedBodyError, SessionRefusedError, ProblemError, StoreUnavailableError),
 )
 
 

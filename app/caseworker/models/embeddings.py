@@ -161,8 +161,8 @@ class SplitReply:
 
 def joined(rest: bytes, mark: bytes, texts: Iterator[bytes]) -> bytes:
     """Return a text with the text of a vector for each mark."""
-    first, *others = rest.split(mark)
-    return b"".join((first, *chain.from_iterable(zip(texts, others, strict=True))))
+    first, *later = rest.split(mark)
+    return b"".join((first, *chain.from_iterable(zip(texts, later, strict=True))))
 
 
 def replayed(value: Mapping[str, Any]) -> Head:

@@ -291,8 +291,8 @@ class ModelGateway:
         limits = [body[name] for name in about["limit_fields"] if body.get(name) is not None]
         call_type: Callable[..., RelayedCall] = RelayedCall
         if not (has_output := bool(about["limit_fields"])):
-            most = self._recorded_embeddings_bytes
-            call_type = partial(EmbeddingsCall, max_recorded_bytes=most)
+            max_bytes = self._recorded_embeddings_bytes
+            call_type = partial(EmbeddingsCall, max_recorded_bytes=max_bytes)
         limit = max(limits, default=None if has_output else 0)
         call = call_type(
             key=context.path.call("llm", key),

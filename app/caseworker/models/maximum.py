@@ -220,7 +220,7 @@ def content_of_body(
     sizes += [None if tokens is None else Size(tokens, tokens) for tokens in referred]
     sounds = [audio_size(each.value, each.holder) for each in by_use[Use.AUDIO]]
     media = [part.value for use in _MEDIA for part in by_use[use] if isinstance(part.value, str)]
-    known = [size for size in sizes if size is not None]
+    measured = [size for size in sizes if size is not None]
     tools = body.document.get("tools")
     kinds = [each.get("type") for each in parts_of(tools)] if tools else []
     return Content(
@@ -230,7 +230,7 @@ def content_of_body(
         frames=len(body.item_hashes) + (len(tools) if isinstance(tools, list) else 0) + 1,
         has_tools=bool(tools),
         built_in_tools=sum(each not in _OF_CLIENT for each in kinds),
-        media=Size(sum(size.hard for size in known), sum(size.near for size in known)),
+        media=Size(sum(size.hard for size in measured), sum(size.near for size in measured)),
         audio_tokens=sum(family.context_tokens if one is None else one.hard for one in sounds),
         fills_context=None in sizes or None in sounds,
         choices=math.prod(max(1, each.value) for each in by_use[Use.CHOICES]),

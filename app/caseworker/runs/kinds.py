@@ -5,8 +5,9 @@ All other modules look up the rules of a kind in :data:`KINDS`.
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from caseworker.core.budget.accounts import KEY, SESSION, TENANT
 from caseworker.platform.entry_points import registered
 from caseworker.runs.kind_rules import OPTIONAL, KindRules
 from caseworker.runs.run import RunKind, RunRequest
@@ -87,13 +88,34 @@ def _executable() -> list[str]:
 
 def parent_of(request: RunRequest) -> str | None:
     """Return the ID of the run whose budget an external run shares; None if it shares none."""
-    return _setting(request, "parent")
+    parent: str | None = _setting(request, "parent")
+    return parent
 
 
-def _setting(request: RunRequest, name: str) -> str | None:
+def client_of(request: RunRequest) -> Mapping[str, Any] | None:
+    """Return the client whose standing key has opened a run; None for other runs.
+
+    It has the fields of :class:`caseworker.features.external.session.StandingClient`.
+    """
+    client: Mapping[str, Any] | None = _setting(request, "client")
+    return client
+
+
+def accounts_of(request: RunRequest) -> tuple[str, ...]:
+    """Return the names of the accounts in which the calls of a standing key's run reserve.
+
+    Other runs have none that are known from their request.
+    """
+    if (client := client_of(request)) is None:
+        return ()
+    key = f"{KEY}:{client['account']}"
+    session = f"{SESSION}:{client['account']}"
+    return TENANT, key, f"{session}:{client['session']}" if client["session"] else session
+
+
+def _setting(request: RunRequest, name: str) -> Any:
     """Return a setting of the client of an external run; None if the run is of another kind."""
     rules = KINDS[request.kind]
     if not rules.is_external or request.graph is None:
         return None
-    value: str | None = request.graph["steps"][0]["data"][rules.step].get(name)
-    return value
+    return request.graph["steps"][0]["data"][rules.step].get(name)

@@ -15,7 +15,7 @@ def spend(
     after: datetime | None = None,
     before: datetime | None = None,
 ) -> Flow[Spend]:
-    """Return the cost of runs by ``tenant``, ``agent``, ``model`` or ``metadata.<key>``.
+    """Return the cost of runs by ``tenant``, ``agent``, ``model``, ``key`` or ``metadata.<key>``.
 
     ``period`` is ``day``, ``month`` or None for all time. ``after`` and ``before``, with a time
     zone, select the runs by the time of their acceptance.

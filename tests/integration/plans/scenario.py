@@ -417,6 +417,20 @@ class Scenario(Upkeep):
         await ask("GET", "/whoami")
         rotated = await ask("POST", f"/keys/{made['key_id']}/rotate", {"overlap_seconds": 0})
         await ask("DELETE", f"/keys/{rotated['key_id']}")
+        body = {"kind": "agent", "budget": None, "budget_per_day": {"max_llm_calls": 9}}
+        standing = await ask("POST", "/keys", body)
+        bearer = {"Authorization": f"Bearer {standing['key']}"}
+        chat = {"model": "small", "messages": [{"role": "user", "content": "Hello"}]}
+        for _ in range(2):
+            answer = await self.worker.client.post(
+                "/gateway/openai/v1/chat/completions", json=chat, headers=bearer
+            )
+            assert answer.status_code == 200, answer.text
+        (run,) = (await ask("GET", "/runs?agent=agent"))["runs"]
+        read = await self.worker.client.get(f"/runs/{run['run_id']}", headers=bearer)
+        assert read.status_code == 200, read.text
+        await ask("GET", "/spend?group_by=key")
+        await ask("DELETE", f"/keys/{standing['key_id']}")
 
     async def _reports(self, tenant: str) -> None:
         ask = partial(self.ask, tenant)

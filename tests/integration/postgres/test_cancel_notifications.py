@@ -51,7 +51,7 @@ class Ear:
                 cancelled=self._hear,
                 unowned=self.unowned.put_nowait,
                 decided=self.decided.put_nowait,
-                accounts_changed=self.settled.put_nowait,
+                accounts_changed=lambda tenant, _: self.settled.put_nowait(tenant),
             ),
             patience=patience(),
             listening=self._connected,

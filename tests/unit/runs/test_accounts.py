@@ -3,12 +3,14 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import cast
 
 import pytest
 
 from caseworker.core.budget.accounts import TENANT, AccountLimit
 from caseworker.core.budget.budget import Dimension
-from caseworker.features.quotas.accounts import ASKING, FRESH_SECONDS, Accounts
+from caseworker.features.quotas.accounts import ASKING, FRESH_SECONDS, Accounts, AccountsOfRun
+from caseworker.runs.journal.journal import RunJournal
 from tests.support.seeded_loop import play
 
 
@@ -25,16 +27,21 @@ def limit(used: int, reserved: int, *, days: int = 1) -> AccountLimit:
     )
 
 
+def of_run(accounts: Accounts, *names: str) -> AccountsOfRun:
+    """Return the accounts of a run that reserves in these, by default in that of its tenant."""
+    return accounts.of_run("t", names or (TENANT,), cast("RunJournal", None))
+
+
 class Caller:
     """A call that asks, is refused for a number of times, and notes when it asks."""
 
-    def __init__(self, accounts: Accounts, name: str, requests: list[str]) -> None:
-        self._accounts = accounts
+    def __init__(self, accounts: Accounts, name: str, requests: list[str], *of: str) -> None:
+        self._accounts = of_run(accounts, *of)
         self._name = name
         self._requests = requests
 
     async def __call__(self, refusals: int) -> None:
-        place = self._accounts.queue_position("t")
+        place = self._accounts.queue_position()
         try:
             await place.enter()
             for _ in range(refusals):
@@ -111,7 +118,7 @@ def test_a_settlement_that_arrives_before_the_wait_is_not_missed() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         accounts = Accounts(loop.time)
-        place = accounts.queue_position("t")
+        place = of_run(accounts).queue_position()
         await place.enter()
         accounts.changed("t")
         await place.wait()
@@ -126,7 +133,7 @@ def test_a_call_asks_again_if_the_notification_is_lost() -> None:
 
     async def main() -> float:
         loop = asyncio.get_running_loop()
-        place = Accounts(loop.time).queue_position("t")
+        place = of_run(Accounts(loop.time)).queue_position()
         await place.enter()
         await place.wait()
         place.leave()
@@ -156,13 +163,39 @@ def test_the_free_amount_is_that_of_the_tightest_limit() -> None:
     """The amounts of an answer count for a while, or until a change is notified."""
     now = [0.0]
     accounts = Accounts(lambda: now[0])
-    assert accounts.free_amounts("t") == {}
+    run = of_run(accounts)
+    assert run.free_amounts() == {}
 
-    accounts.learned("t", [limit(3, 2), limit(4, 5)])
-    assert accounts.free_amounts("t") == {Dimension.COST_USD: 1}
+    run.learned([limit(3, 2), limit(4, 5)])
+    assert run.free_amounts() == {Dimension.COST_USD: 1}
     now[0] += FRESH_SECONDS + 0.1
-    assert accounts.free_amounts("t") == {}
-    accounts.learned("t", [limit(10, 0, days=0)])
-    assert accounts.free_amounts("t") == {Dimension.COST_USD: 10}
+    assert run.free_amounts() == {}
+    run.learned([limit(10, 0, days=0)])
+    assert run.free_amounts() == {Dimension.COST_USD: 10}
     accounts.changed("t")
-    assert accounts.free_amounts("t") == {}
+    assert run.free_amounts() == {}
+
+
+@pytest.mark.req("cw/19.sessions")
+def test_a_session_does_not_wait_for_the_calls_of_another_one() -> None:
+    """Both share the account of their key; a change of it wakes both."""
+    requests: list[str] = []
+    names = [("key:a", f"session:a:{session}") for session in ("one", "two")]
+
+    async def main() -> None:
+        accounts = Accounts(asyncio.get_running_loop().time)
+        callers = [
+            Caller(accounts, name, requests, *of) for name, of in zip("12", names, strict=True)
+        ]
+        async with asyncio.TaskGroup() as group:
+            for caller in callers:
+                group.create_task(caller(1))
+                await settle()
+            assert requests == ["1", "2"]
+            accounts.changed("t", "session:a:one")
+            await settle()
+            assert requests == ["1", "2", "1 granted"]
+            accounts.changed("t", "key:a")
+
+    play(main)
+    assert requests[-1] == "2 granted"

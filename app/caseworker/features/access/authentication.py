@@ -151,7 +151,8 @@ class Authentication:
         if stored is None:
             raise InvalidCredentialError
         key, sha256 = stored
-        if not compare_digest(sha256, digest) or not key.works_at(datetime.now(UTC)):
+        works = key.agent is None and key.works_at(datetime.now(UTC))
+        if not compare_digest(sha256, digest) or not works:
             raise InvalidCredentialError
         until = float("inf") if key.expires_at is None else key.expires_at.timestamp()
         return Identity(key.caller, until)

@@ -2,11 +2,12 @@
 
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints
 
+from caseworker.features.access.agent_keys import COUNTED_LIMITS, AgentTerms
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.access.keys import (
     DEFAULT_OVERLAP,
@@ -29,10 +30,14 @@ from caseworker.platform.http.openapi import EVERY_BODY, EVERY_CALLER, EVERY_RUN
 from caseworker.platform.http.problems import TENANT_REFUSED, Errors, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.platform.validation import refusal
+from caseworker.runs.http.body import BudgetBody, RequestedBudget
+from caseworker.runs.http.fields import IdleSeconds, ModelAliases, ModelNames
+from caseworker.runs.service import RunService
 
 TenantName = Annotated[str, StringConstraints(pattern=f"^{TENANT_FORM}$")]
 ScopeName = Literal["read", "run", "approve", "admin"]
 _USUAL: ScopeName = "run"
+_REVOKED: Final = "The key was revoked."
 
 
 def _printable(name: str) -> str:
@@ -41,25 +46,96 @@ def _printable(name: str) -> str:
     return name
 
 
-class NewKeyBody(BodyModel):
-    """An API key to create."""
+def _countable(budget: RequestedBudget | None) -> RequestedBudget | None:
+    limits = {} if budget is None else budget.to_json()
+    for name, limit in limits.items():
+        if limit is not None and name not in COUNTED_LIMITS:
+            counted = ", ".join(COUNTED_LIMITS)
+            raise refusal(f"Accounts do not count {name}. They count {counted}.")
+    return budget
 
-    name: Annotated[
-        str,
-        StringConstraints(min_length=1, max_length=MAX_NAME_CHARS),
-        AfterValidator(_printable),
-    ]
-    """Name of the key, which identifies its user in receipts and records."""
-    scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] = Field(
-        default_factory=lambda: [_USUAL]
-    )
-    """Scopes of the key: what its user may do. `run` and `approve` include `read`; `admin` includes
-    all scopes."""
+
+AccountBudget = Annotated[BudgetBody | None, AfterValidator(_countable)]
+
+
+class NewKeyBody(BodyModel):
+    """An API key or a standing key to create."""
+
+    kind: Literal["api", "agent"] = "api"
+    """Kind of the key. An `agent` key is a standing key: it opens external runs at the gateway, and
+    may do nothing else."""
+    name: (
+        Annotated[
+            str,
+            StringConstraints(min_length=1, max_length=MAX_NAME_CHARS),
+            AfterValidator(_printable),
+        ]
+        | None
+    ) = None
+    """Name of the key, which identifies its user in receipts and records. An `agent` key may omit
+    it."""
+    scopes: Annotated[list[ScopeName], Field(min_length=1, max_length=3)] | None = None
+    """Scopes of the key: what its user may do. `run`, the default, and `approve` include `read`;
+    `admin` includes all scopes. An `agent` key has the scope `read`, for the runs of its
+    sessions."""
+    budget: AccountBudget = None
+    """Limits of each session of an `agent` key over all its runs. The unnamed session gets them
+    again each UTC day. Required for these keys; null is unlimited, here and below. All budgets may
+    have `max_cost_usd`, `max_tokens`, `max_llm_calls` and `max_api_calls`."""
+    budget_per_day: AccountBudget = None
+    """Limits of all sessions of an `agent` key together, in a UTC day. Required for these keys."""
+    budget_per_month: AccountBudget = None
+    """Limits of all sessions of an `agent` key together, in a month in UTC."""
+    models: ModelNames | ModelAliases | None = None
+    """Models that the holder of an `agent` key may call: a list of configured names, or a map from
+    the names that clients send to configured names. Defaults to all configured models."""
+    idle_seconds: IdleSeconds | None = None
+    """Seconds without an accepted call after which a run of an `agent` key ends as completed;
+    defaults to 600. The next call of its session opens another run."""
+    max_sessions_per_hour: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Maximum number of new sessions of an `agent` key in an hour; defaults to 60."""
+    max_open_sessions: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Maximum number of sessions of an `agent` key with a run that has not ended; defaults to
+    50."""
     tenant: TenantName | None = None
     """Tenant that the key belongs to; defaults to the caller's. Only the operator may name another
     tenant."""
     expires_at: Instant | None = None
     """Time at which the key expires. If omitted, it is valid until it is revoked."""
+
+    def require_fields_of_kind(self) -> None:
+        """Check that the body has the fields of its kind.
+
+        Raises:
+            ProblemError: a field is missing, or belongs to the other kind.
+        """
+        field_names = self.model_fields_set
+        if self.kind == "api":
+            for name in sorted(field_names & _OF_AGENTS):
+                raise invalid(name, "Only keys of kind agent have this field.")
+            if self.name is None:
+                raise invalid("name", "This field is required.")
+        elif "scopes" in field_names:
+            raise invalid("scopes", "A key of kind agent has no scopes: it works at the gateway.")
+        for name in ("budget", "budget_per_day"):
+            if self.kind == "agent" and name not in field_names:
+                raise invalid(name, "This field is required; null is unlimited.")
+
+    @property
+    def agent(self) -> AgentTerms | None:
+        """The terms of a standing key; None for an API key."""
+        if self.kind == "api":
+            return None
+        budgets = ((name, getattr(self, name)) for name in _BUDGETS)
+        plain = ((name, getattr(self, name)) for name in sorted(_OF_AGENTS - {*_BUDGETS}))
+        return AgentTerms(
+            **{name: budget.to_json() for name, budget in budgets if budget is not None},
+            **{name: value for name, value in plain if value is not None},
+        )
+
+
+_BUDGETS: Final = ("budget", "budget_per_day", "budget_per_month")
+_OF_AGENTS: Final = frozenset(AgentTerms.__dataclass_fields__)
 
 
 class RotateKeyBody(BodyModel):
@@ -82,12 +158,23 @@ class KeyView(View):
     """An API key, without its secret."""
 
     key_id: str
-    """Public ID of the key: the part after `cwk_` that is not secret."""
+    """Public ID of the key: the part after `cwk_` or `cwa_` that is not secret."""
     tenant: str
+    kind: Literal["api", "agent"]
     name: str
     scopes: list[ScopeName]
     created_at: datetime
     created_by: str
+    made_by: str | None
+    """ID of the key that has made this `agent` key, which ends with it; null if no key has."""
+    budget: dict[str, int | float | None] | None = None
+    """Limits of each session of an `agent` key; null for unlimited, and for other keys."""
+    budget_per_day: dict[str, int | float | None] | None = None
+    budget_per_month: dict[str, int | float | None] | None = None
+    models: list[str] | dict[str, str] | None = None
+    idle_seconds: float | None = None
+    max_sessions_per_hour: int | None = None
+    max_open_sessions: int | None = None
     expires_at: datetime | None
     revoked_at: datetime | None
     rotated_to: str | None
@@ -96,7 +183,7 @@ class KeyView(View):
     @classmethod
     def of(cls, key: ApiKey) -> Self:
         """Return the view of a key."""
-        return cls.of_parts(key, scopes=_in_order(key))
+        return cls.of_parts(key, **_members_of(key))
 
 
 class IssuedKeyView(KeyView):
@@ -108,7 +195,7 @@ class IssuedKeyView(KeyView):
     @classmethod
     def issued(cls, issued: IssuedKey) -> Self:
         """Return the view of a newly created key, including its secret."""
-        return cls.of_parts(issued.key, scopes=_in_order(issued.key), key=issued.secret)
+        return cls.of_parts(issued.key, **_members_of(issued.key), key=issued.secret)
 
 
 class CallerView(View):
@@ -127,6 +214,11 @@ class KeyList(View):
     """API keys, newest first."""
 
     keys: list[KeyView]
+
+
+def _members_of(key: ApiKey) -> dict[str, Any]:
+    terms = {} if key.agent is None else key.agent.to_json()
+    return {"kind": "api" if key.agent is None else "agent", "scopes": _in_order(key), **terms}
 
 
 def _in_order(owner: ApiKey | Caller) -> list[str]:
@@ -173,14 +265,17 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     The key belongs to the caller's tenant; the operator may name another tenant. Create the first
     key with the bootstrap key or on the command line.
     """
+    body.require_fields_of_kind()
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
+    scopes = body.scopes or [_USUAL if body.kind == "api" else "read"]
     issued = await request.service(PostgresKeys).create(
         _require_credential(request),
-        name=body.name,
-        scopes=frozenset(map(KeyScope, body.scopes)),
+        name=body.name or "agent",
+        scopes=frozenset(map(KeyScope, scopes)),
         tenant=body.tenant,
         expires_at=body.expires_at,
+        agent=body.agent,
     )
     request.service(Authentication).forget()
     return IssuedKeyView.issued(issued)
@@ -221,9 +316,16 @@ async def rotate_key(
 @router.delete("/{key_id}", responses=answers(*_RESPONSES_OF_ONE))
 @requires(KeyScope.ADMIN)
 async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
-    """Revoke a key; every process rejects it within five seconds."""
-    revoked = await request.service(PostgresKeys).revoke(_require_credential(request), key_id)
+    """Revoke a key; every process rejects it within five seconds.
+
+    The `agent` keys that it has made are revoked too. The running runs of `agent` keys are
+    cancelled, unless another key has replaced theirs.
+    """
+    keys, caller = request.service(PostgresKeys), _require_credential(request)
+    revoked = await keys.revoke(caller, key_id)
     request.service(Authentication).forget()
+    for run in await keys.open_runs_of(key_id):
+        await request.service(RunService).cancel(run, by=caller.name, reason=_REVOKED)
     return KeyView.of(revoked)
 
 

@@ -1,4 +1,4 @@
-"""API keys and their format.
+"""API keys and their format; :mod:`agent_keys` describes standing keys.
 
 A key is ``cwk_<id>_<secret>``. The ID identifies its row. The secret has 256 random bits; only the
 SHA-256 of the whole key is stored, so a copy of the database grants no access. A slow password hash
@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from caseworker.features.access.agent_keys import AgentTerms
 from caseworker.platform.caller import Caller, KeyScope, with_implied
 
+KEY_PREFIX: Final = "cwk_"
 FORM: Final = re.compile(r"cwk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
 MAX_KEYS: Final = 1000
 """Maximum number of active keys per tenant; also the maximum length of a list of keys.
@@ -49,6 +51,13 @@ class ApiKey:
     revoked_at: datetime | None = None
     rotated_to: str | None = None
     """ID of the key that replaces this one; None if it was not rotated."""
+    agent: AgentTerms | None = None
+    """The terms of a standing key; None for other keys."""
+    account: str | None = None
+    """ID under which the calls of a standing key are counted, which a rotation keeps; None for
+    other keys."""
+    made_by: str | None = None
+    """ID of the key that has made a standing key, which ends with it; None if no key has."""
 
     def works_at(self, moment: datetime) -> bool:
         """Return whether the key is neither revoked nor expired at ``moment``."""

@@ -21,10 +21,13 @@ from sqlalchemy import (
     true,
     update,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.features.access.agent_keys import AGENT_PREFIX, AgentTerms
 from caseworker.features.access.keys import (
     DEFAULT_OVERLAP,
+    KEY_PREFIX,
     MAX_KEYS,
     ApiKey,
     IssuedKey,
@@ -38,6 +41,7 @@ from caseworker.platform.postgres.engines import Pool, transaction
 from caseworker.platform.postgres.locks import LOCK_API_KEYS
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata
+from caseworker.runs.run import RunKey
 
 api_keys = Table(
     "api_keys",
@@ -48,11 +52,26 @@ api_keys = Table(
     Column("sha256", LargeBinary, nullable=False),
     Column("created_at", INSTANT, nullable=False),
     *columns(INSTANT, "expires_at revoked_at"),
-    *columns(Text, "rotated_to"),
+    *columns(Text, "rotated_to account made_by"),
+    Column("agent", JSONB(none_as_null=True)),
 )
 
+_RUNS_OF_KEY = """
+SELECT s.tenant_id, s.run_id FROM key_sessions s LEFT JOIN runs r USING (tenant_id, run_id)
+WHERE (s.tenant_id, s.account) IN (
+        SELECT tenant_id, account FROM api_keys
+        WHERE key_id = %(key_id)s AND account IS NOT NULL OR made_by = %(key_id)s
+    ) AND s.is_open AND r.finished_at IS NULL AND NOT EXISTS (
+        SELECT FROM api_keys k WHERE k.tenant_id = s.tenant_id AND k.account = s.account
+            AND k.revoked_at IS NULL AND coalesce(k.expires_at, 'infinity') > clock_timestamp())
+ORDER BY s.tenant_id, s.run_id
+"""
+"""Open runs of a standing key and of those that a key has made, unless another key continues them.
+
+They include runs that are about to be stored."""
+
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
-_FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes"})
+_FIELDS = tuple(ApiKey.__dataclass_fields__.keys() - {"tenant", "scopes", "agent"})
 
 
 class PostgresKeys:
@@ -66,9 +85,13 @@ class PostgresKeys:
         self._pool = pool
 
     async def any(self) -> bool:
-        """Return whether a key was ever created, even if it is revoked or expired now."""
+        """Return whether a key was ever created, even if it is revoked or expired now.
+
+        Standing keys do not count: they work as well in a service that is open to all callers.
+        """
+        query = select(exists().select_from(api_keys).where(api_keys.c.agent.is_(None)))
         async with transaction(self._pool) as connection:
-            return bool(await connection.scalar(select(exists().select_from(api_keys))))
+            return bool(await connection.scalar(query))
 
     async def find(self, key_ids: Collection[str]) -> Mapping[str, tuple[ApiKey, bytes]]:
         """Return the given keys with their SHA-256, by key ID; unknown keys are absent."""
@@ -85,8 +108,9 @@ class PostgresKeys:
         scopes: frozenset[KeyScope],
         tenant: str | None = None,
         expires_at: datetime | None = None,
+        agent: AgentTerms | None = None,
     ) -> IssuedKey:
-        """Create a key, by default for the caller's tenant.
+        """Create a key, by default for the caller's tenant; with ``agent``, a standing key.
 
         The revoked or expired keys of the tenant beyond the newest :data:`MAX_KEYS` are deleted.
 
@@ -100,6 +124,8 @@ class PostgresKeys:
             scopes=scopes,
             created_by=by.name,
             expires_at=expires_at,
+            agent=agent,
+            made_by=None if agent is None else by.key_id,
         )
         async with transaction(self._pool) as connection:
             await connection.exec_driver_sql(LOCK_API_KEYS, (issued.key.tenant,))
@@ -122,7 +148,7 @@ class PostgresKeys:
             return [_key(row) for row in rows.mappings()]
 
     async def revoke(self, by: Caller, key_id: str) -> ApiKey:
-        """Revoke a key; revoking it again changes nothing.
+        """Revoke a key, and the standing keys that it has made; a repetition changes nothing.
 
         Raises:
             ScopeMissingError: the caller lacks the permission.
@@ -142,7 +168,17 @@ class PostgresKeys:
                 raise KeyNotFoundError
             if row["revoked_at"] == now:
                 await record(connection, row["tenant_id"], Act.KEY_REVOKED, key_id)
+            await _revoke_made_by(connection, [key_id], now)
         return _key(row)
+
+    async def open_runs_of(self, key_id: str) -> Sequence[RunKey]:
+        """Return the open runs of a revoked standing key, and of those that a revoked key has made.
+
+        A key that replaced it by a rotation continues them, so that none is returned.
+        """
+        async with transaction(self._pool) as connection:
+            rows = await connection.exec_driver_sql(_RUNS_OF_KEY, {"key_id": key_id})
+            return [RunKey(row.tenant_id, row.run_id) for row in rows]
 
     async def revoke_all(
         self, by: Caller, *, before: datetime, tenant: str | None = None, but: Collection[str] = ()
@@ -175,6 +211,7 @@ class PostgresKeys:
             keys = [_key(row) for row in (await connection.execute(revoked)).mappings()]
             for key in keys:
                 await record(connection, key.tenant, Act.KEY_REVOKED, key.key_id)
+            keys += await _revoke_made_by(connection, [key.key_id for key in keys], now)
         return sorted(keys, key=attrgetter("created_at"))
 
     async def rotate(
@@ -213,6 +250,8 @@ class PostgresKeys:
             if (await connection.execute(replaced)).one_or_none() is None:
                 raise KeyConflictError
             await _insert(connection, issued)
+            standing = update(api_keys).where(api_keys.c.made_by == old.key_id)
+            await connection.execute(standing.values(made_by=issued.key.key_id))
             await record(connection, old.tenant, Act.KEY_ROTATED, key_id)
         return issued
 
@@ -226,7 +265,26 @@ def _successor(old: ApiKey, by: Caller, now: datetime) -> IssuedKey:
         scopes=old.scopes,
         created_by=by.name,
         expires_at=None if span is None else now + min(span, _LATEST - now),
+        agent=old.agent,
+        account=old.account,
+        made_by=old.made_by,
     )
+
+
+async def _revoke_made_by(
+    connection: AsyncConnection, key_ids: Collection[str], now: datetime
+) -> Sequence[ApiKey]:
+    """Revoke the standing keys that these keys have made; return them."""
+    revoked = (
+        update(api_keys)
+        .where(api_keys.c.made_by.in_(key_ids), api_keys.c.revoked_at.is_(None))
+        .values(revoked_at=now)
+        .returning(*api_keys.c)
+    )
+    keys = [_key(row) for row in (await connection.execute(revoked)).mappings()]
+    for key in keys:
+        await record(connection, key.tenant, Act.KEY_REVOKED, key.key_id)
+    return keys
 
 
 async def _insert(connection: AsyncConnection, issued: IssuedKey) -> None:
@@ -237,12 +295,15 @@ async def _insert(connection: AsyncConnection, issued: IssuedKey) -> None:
     working = select(func.count()).where(_of(key.tenant), works)
     if (await connection.scalar(working) or 0) >= MAX_KEYS:
         raise KeyConflictError
-    ended = select(api_keys.c.key_id).where(_of(key.tenant), ~works)
+    # An ended API key keeps the service closed, so ended standing keys must not displace it.
+    same_kind = (api_keys.c.agent.is_(None)) == (key.agent is None)
+    ended = select(api_keys.c.key_id).where(_of(key.tenant), ~works, same_kind)
     useless = ended.order_by(func.least(revoked_at, expires_at).desc()).offset(MAX_KEYS)
     await connection.execute(delete(api_keys).where(api_keys.c.key_id.in_(useless)))
     values = {name: getattr(key, name) for name in _FIELDS}
     scopes = sorted(scope.value for scope in key.scopes)
-    row = {**values, "tenant_id": key.tenant, "scopes": scopes}
+    agent = None if key.agent is None else key.agent.to_json()
+    row = {**values, "tenant_id": key.tenant, "scopes": scopes, "agent": agent}
     row["sha256"] = sha256_of(issued.secret)
     await connection.execute(insert(api_keys).values(row))
 
@@ -253,7 +314,9 @@ def _of(tenant: str | None) -> ColumnElement[bool]:
 
 def _key(row: Row) -> ApiKey:
     fields = {name: row[name] for name in _FIELDS}
-    return ApiKey(tenant=row["tenant_id"], scopes=frozenset(map(KeyScope, row["scopes"])), **fields)
+    agent = None if row["agent"] is None else AgentTerms(**row["agent"])
+    scopes = frozenset(map(KeyScope, row["scopes"]))
+    return ApiKey(tenant=row["tenant_id"], scopes=scopes, agent=agent, **fields)
 
 
 def _issued(
@@ -263,6 +326,9 @@ def _issued(
     scopes: frozenset[KeyScope],
     created_by: str,
     expires_at: datetime | None,
+    agent: AgentTerms | None = None,
+    account: str | None = None,
+    made_by: str | None = None,
 ) -> IssuedKey:
     key_id = secrets.token_hex(8)
     key = ApiKey(
@@ -273,8 +339,12 @@ def _issued(
         created_at=datetime.now(UTC),
         created_by=created_by,
         expires_at=expires_at,
+        agent=agent,
+        account=None if agent is None else account or key_id,
+        made_by=made_by,
     )
-    return IssuedKey(key, f"cwk_{key_id}_{secrets.token_hex(32)}")
+    prefix = KEY_PREFIX if agent is None else AGENT_PREFIX
+    return IssuedKey(key, f"{prefix}{key_id}_{secrets.token_hex(32)}")
 
 
 def _tenant_for(by: Caller, tenant: str | None) -> str | None:

@@ -136,9 +136,13 @@ class PostgresErasure:
             )
             if subject.metadata is None:
                 keys = await connection.execute(
-                    delete(self._keys).where(*subject.rows_of(self._keys))
+                    delete(self._keys)
+                    .where(*subject.rows_of(self._keys))
+                    .returning(self._keys.c.agent.is_(None))
                 )
-                if keys.rowcount and not await connection.scalar(select(exists(self._keys))):
+                # Standing keys do not close the service to requests without a key.
+                remaining = select(exists(self._keys).where(self._keys.c.agent.is_(None)))
+                if any(keys.scalars()) and not await connection.scalar(remaining):
                     raise InvalidRunError("tenant", _LAST_KEYS)
         return deleted.rowcount
 

@@ -2,27 +2,25 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
-from fastapi import Request, Response
+from fastapi import Request
 
 from caseworker.core.budget.stops import HandOver
+from caseworker.features.access.agent_keys import AGENT_PREFIX
 from caseworker.features.external.attempts import AttemptKey, SupersededError
+from caseworker.features.external.client_requests import AnsweredError, content_of, enter
 from caseworker.features.external.end import RunEndedError
+from caseworker.features.external.key_sessions import UnknownKeyError, parsed_key
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.postgres import key_hash
 from caseworker.features.external.session import GatewaySession
 from caseworker.features.external.sessions import Sessions
+from caseworker.features.external.standing import StandingKeys
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.platform.caller import InvalidCredentialError
-from caseworker.platform.fair_slots import TENANT
-from caseworker.platform.http.bodies import VALUE_BYTES, memory_of
-from caseworker.platform.http.deadline import DEADLINE
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import (
-    IDENTIFIED,
-    RELEASES,
     ApiRequest,
     HttpContext,
     shown_credential,
@@ -31,22 +29,8 @@ from caseworker.platform.http.request import (
 )
 from caseworker.runs.run import TERMINAL
 
-_COUNTED: Final = "caseworker.counted"
-"""ASGI scope key of a request whose body was counted."""
-VALUES: Final = "caseworker.value_bytes"
-"""ASGI scope key of the bytes of memory for a value of the body."""
-
-
-class AnsweredError(Exception):
-    """Another process, which owns the run, has answered the request."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__()
-        self.response = response
-
-
-class UnknownKeyError(LookupError):
-    """The key of a request is unknown."""
+KEY_PREFIXES: Final = (KEY_PREFIX, AGENT_PREFIX)
+"""Beginnings of the keys of runs, and of standing keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +48,7 @@ class Clients:
 
     sessions: Sessions
     owners: Owners
+    standing_keys: StandingKeys
 
     async def identify(self, request: ApiRequest) -> Client:
         """Return the client that the key of a request identifies; its run takes calls.
@@ -74,8 +59,14 @@ class Clients:
             RunEndedError: the run has ended or was stopped.
             SupersededError: a later attempt was opened.
             UnknownKeyError: the key is unknown.
+            SessionRefusedError: the session of a standing key may not open a run.
         """
         credential = _credential_of(request)
+        if credential and (parsed := parsed_key(credential)) is not None:
+            try:
+                return Client(await self.standing_keys.session_of(request, *parsed))
+            except UnknownKeyError:
+                raise await self._refusal_of_key(request, None) from None
         if credential and (session := self.sessions.with_key(credential)) is not None:
             await enter(request, session.key.tenant)
             if isinstance(session.stop, HandOver):
@@ -124,49 +115,11 @@ def _require_current(key: AttemptKey) -> None:
         raise SupersededError
 
 
-async def enter(request: Request, tenant: str) -> None:
-    """Acquire the request's slot of a tenant, once.
-
-    From then on, the request may take as long as its model, but not wait for the database.
-
-    Raises:
-        ProblemError: the tenant has too many concurrent requests.
-    """
-    if "tenant" not in request.scope:
-        shared: HttpContext = request.app.state.shared
-        request.scope["tenant"] = tenant
-        TENANT.set(tenant)
-        request.scope.get(IDENTIFIED, bool)()
-        await shared.connections.enter(tenant, request.scope)
-        if (deadline := request.scope.get(DEADLINE)) is not None:
-            deadline.count_only(shared.services[Sessions].stuck_seconds)
-
-
-async def content_of(request: ApiRequest) -> bytes:
-    """Return the body of a request.
-
-    A long one, or one with many values, counts as one in transfer until its call has ended.
-
-    Raises:
-        ProblemError: it is too large, or all such bodies together are.
-    """
-    content, shared = await request.body(), request.app.state.shared
-    if _COUNTED in request.scope:  # a request may be answered again, by the next owner
-        return content
-    value_bytes = request.scope.get(VALUES, VALUE_BYTES)
-    request.scope[_COUNTED], memory_bytes = True, memory_of(content, value_bytes)
-    if memory_bytes > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
-        tenant = request.scope.get("tenant")
-        request.scope[RELEASES].append(partial(shared.bodies.release, memory_bytes, tenant))
-        shared.bodies.hold(memory_bytes, tenant)
-    return content
-
-
 def _credential_of(request: Request) -> str | None:
     """Return the key that a request contains, as a bearer token or as ``x-api-key``.
 
     None means that it contains none, or a malformed one.
     """
     with suppress(InvalidCredentialError):
-        return shown_credential(request) or shown_run_key(request, KEY_PREFIX)
+        return shown_credential(request) or shown_run_key(request, KEY_PREFIXES)
     return None

@@ -203,8 +203,11 @@ class SessionEnd:
         """Refuse further calls."""
         self._is_closed = True
 
-    async def wait(self, work: SessionWork, idle_seconds: float) -> Report:
+    async def wait(self, work: SessionWork, idle_seconds: float, *, completes: bool) -> Report:
         """Wait until the client reports the end, or a limit is reached.
+
+        If the client sends nothing for ``idle_seconds``, the run completes without an output if
+        ``completes``, or fails.
 
         Raises:
             Stop: a limit was reached, or the client sent nothing for ``idle_seconds``.
@@ -214,6 +217,9 @@ class SessionEnd:
             if seconds <= 0 and not tasks and work.is_busy:
                 work.touch()  # look again after the idle time
                 continue
+            if seconds <= 0 and not tasks and completes:
+                self._is_closed = True  # at once, so that no call starts that would be cancelled
+                return Report()
             if seconds <= 0 and not tasks:
                 self._reached = _abandoned(idle_seconds)
                 raise self._reached

@@ -9,10 +9,17 @@ from fastapi import Request
 
 from caseworker.features.external import http
 from caseworker.features.external.children import PARENT_ENDED, Children
+from caseworker.features.external.clients import KEY_PREFIXES
+from caseworker.features.external.key_sessions import caller_with, parsed_key
 from caseworker.features.external.kind import Access
 from caseworker.features.external.owners import Owners
-from caseworker.features.external.postgres import PostgresAttempts, key_hash
+from caseworker.features.external.postgres import (
+    PostgresAttempts,
+    PostgresStandingKeys,
+    key_hash,
+)
 from caseworker.features.external.sessions import Sessions
+from caseworker.features.external.standing import StandingKeys
 from caseworker.features.external.step_keys import KEY_PREFIX
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.platform.caller import Caller, InvalidCredentialError, KeyScope, with_implied
@@ -29,6 +36,7 @@ class AttemptKeys:
     """Issues the keys of attempts, and identifies the callers that send them."""
 
     attempts: PostgresAttempts
+    standing_keys: PostgresStandingKeys
     sessions: Sessions
     server: ServerSettings
 
@@ -45,18 +53,22 @@ class AttemptKeys:
         access = Access(key=key, **urls, expires_at=run.request.deadline)
         return {"attempt": attempt, "access": access}
 
-    async def caller_of(self, key: str) -> Caller:
-        """Return the caller with the key of an attempt.
+    async def caller_of(self, key: str, run_id: str | None) -> Caller:
+        """Return the caller with the key of an attempt, or with a standing key.
+
+        ``run_id`` is the run that the request reads.
 
         Raises:
             InvalidCredentialError: the key is unknown.
         """
+        if (parsed := parsed_key(key)) is not None:
+            return caller_with(*(await self.standing_keys.reader(*parsed, run_id) or (None, None)))
         state = await self.attempts.find(key_hash(key))
         if state is None:
             raise InvalidCredentialError
         scopes = with_implied([KeyScope.RUN] if state.attempt == state.newest else [])
-        run_id = state.key.run_id
-        return Caller(state.key.tenant, f"run {run_id}", scopes, run_id=run_id)
+        key_run = state.key.run_id
+        return Caller(state.key.tenant, f"run {key_run}", scopes, run_id=key_run)
 
 
 def open_external(parts: Parts) -> Opened:
@@ -68,7 +80,8 @@ def open_external(parts: Parts) -> Opened:
         sessions.secret = address.secret
     sessions.objects.record = attempts.note_objects
     sessions.objects.tokens_of = attempts.known_objects
-    keys = AttemptKeys(attempts, sessions, parts.settings.server)
+    standing_keys = PostgresStandingKeys(parts.engines.work)
+    keys = AttemptKeys(attempts, standing_keys, sessions, parts.settings.server)
     forwarder = Forwarder()
     owners = Owners(
         sessions=sessions,
@@ -77,10 +90,12 @@ def open_external(parts: Parts) -> Opened:
         forwarder=forwarder,
         address=address,
     )
+    standing = StandingKeys(sessions=sessions, owners=owners, keys=standing_keys)
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
     access = ExternalAccess(accepted=children.accepted, opened=keys.open)
-    run_keys = RunKeys(KEY_PREFIX, keys.caller_of)
-    return Opened(services=[attempts, access, run_keys, owners], close=forwarder.aclose)
+    run_keys = RunKeys(KEY_PREFIXES, keys.caller_of)
+    services = [attempts, standing, access, run_keys, owners]
+    return Opened(services=services, close=forwarder.aclose)
 
 
 EXTERNAL: Final = Feature(
@@ -88,6 +103,6 @@ EXTERNAL: Final = Feature(
     routes=http.router.routes,
     errors=http.ERRORS,
     problems=[*http.PROBLEMS, PARENT_ENDED],
-    tables=["external_attempts", "external_objects"],
+    tables=["external_attempts", "external_objects", "key_sessions"],
     open=open_external,
 )

@@ -18,22 +18,14 @@ from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Vio
 from caseworker.runs.errors import GraphRefusedError
 from caseworker.runs.http.admission import Admission, Fields, KindApi
 from caseworker.runs.http.body import OfAgents, OfGraphs, OfOthers, OfQueued, RunFields
-from caseworker.runs.http.fields import RunId
+from caseworker.runs.http.fields import IdleSeconds, ModelAliases, ModelNames, RunId
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.http.views import RunDetails
-from caseworker.runs.kinds import EXTERNAL_STEP, KINDS, parent_of
+from caseworker.runs.kinds import EXTERNAL_STEP, KINDS, client_of, parent_of
 from caseworker.runs.run import RunKind, RunRequest
 
-MAX_MODELS: Final = 100
-
 AgentName = Annotated[str, Field(min_length=1, max_length=200), STORABLE]
-IdleSeconds = Annotated[float, Field(ge=10, le=86_400)]
-ModelNames = Annotated[list[Annotated[str, STORABLE]], Field(min_length=1, max_length=MAX_MODELS)]
-ModelAliases = Annotated[
-    dict[Annotated[str, STORABLE], Annotated[str, STORABLE]],
-    Field(min_length=1, max_length=MAX_MODELS),
-]
 
 
 OfferedTools = Annotated[
@@ -126,6 +118,17 @@ class Access(View):
     """Deadline of the run; null if it has none. The key works until the run ends."""
 
 
+class RunClient(View):
+    """The client whose standing key has opened a run."""
+
+    key_id: str
+    """ID of the key."""
+    conversation: str | None
+    """Name of the session that the run belongs to; null for the unnamed session of the key."""
+    user_agent: str | None
+    """The `User-Agent` of the first request."""
+
+
 class ExternalRun(RunDetails):
     """A run of an agent outside of the service, with its result."""
 
@@ -134,6 +137,8 @@ class ExternalRun(RunDetails):
     """Output that the client sent at the end; null before that, and after an early end."""
     parent_run_id: str | None = None
     """ID of the run whose budget this one shares; null if it shares none."""
+    client: RunClient | None = None
+    """Client of a standing key; null if the run was not opened by one."""
     attempt: int | None = None
     """Number of the attempt that this request opened; null for other requests."""
     access: Access | None = None
@@ -152,7 +157,9 @@ class ExternalAdmission(Admission):
     def fields_of(self, request: RunRequest, overrides: Mapping[str, Any]) -> Fields:
         """Return the input, and the settings of the gateway."""
         settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
-        overridable = {name: value for name, value in settings.items() if name != "parent"}
+        overridable = {
+            name: value for name, value in settings.items() if name not in ("parent", "client")
+        }
         return {**overridable, "input": request.inputs.get(DEFAULT_HANDLE)}
 
     def _violations(self, body: ExternalBody) -> Iterator[Violation]:
@@ -201,6 +208,9 @@ EXTERNAL_API: Final = KindApi(
         services.service(Definitions),
         services.service(ModelGateway).table,
     ),
-    own_members=lambda run: {"parent_run_id": parent_of(run.request)},
+    own_members=lambda run: {
+        "parent_run_id": parent_of(run.request),
+        "client": client_of(run.request),
+    },
     resume=ExternalFields,
 )

@@ -9,15 +9,32 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
+from hmac import compare_digest
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Column, Integer, LargeBinary, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from caseworker.core.budget.accounts import AccountLimit
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import StopCause
+from caseworker.features.access.agent_keys import AgentTerms
+from caseworker.features.external.key_sessions import SessionRefusedError, SessionState, StandingKey
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, read_row, transaction
-from caseworker.platform.postgres.locks import LOCK_ATTEMPTS
-from caseworker.runs.postgres.tables import INSTANT, metadata, run_key
+from caseworker.platform.postgres.locks import LOCK_ATTEMPTS, LOCK_KEY_SESSIONS
+from caseworker.runs.postgres.rows import Row
+from caseworker.runs.postgres.tables import INSTANT, columns, metadata, run_key
 from caseworker.runs.run import RunKey, RunStatus
 
 external_attempts = Table(
@@ -37,6 +54,16 @@ external_objects = Table(
     Column("object_id", Text, primary_key=True),
     Column("tokens", BigInteger),
 )
+
+key_sessions = Table(
+    "key_sessions",
+    metadata,
+    *columns(Text, "tenant_id account session run_id", nullable=False),
+    *columns(INSTANT, "first_at opened_at", nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    PrimaryKeyConstraint("tenant_id", "account", "session"),
+)
+"""Sessions of standing keys, each with its newest run; the hash of the unnamed session is empty."""
 
 _RENEW = """
 UPDATE external_attempts SET sha256 = %(sha256)s
@@ -100,6 +127,84 @@ SELECT object_id, CASE WHEN bool_and(tokens IS NOT NULL) THEN max(tokens) END AS
 FROM external_objects
 WHERE tenant_id = %s AND object_id = ANY(%s) GROUP BY object_id
 """
+
+
+_STANDING_KEY = """
+SELECT k.key_id, k.tenant_id, k.name, k.sha256, k.account, k.agent
+FROM api_keys k
+LEFT JOIN api_keys maker ON maker.tenant_id = k.tenant_id AND maker.key_id = k.made_by
+WHERE k.key_id = %(key_id)s AND k.agent IS NOT NULL AND k.revoked_at IS NULL
+    AND coalesce(k.expires_at, 'infinity') > statement_timestamp()
+    AND (k.made_by IS NULL OR maker.key_id IS NOT NULL AND maker.revoked_at IS NULL
+        AND coalesce(maker.expires_at, 'infinity') > statement_timestamp())
+"""
+"""A standing key that works. It ends with the key that has made it."""
+
+_FIND_SESSION = f"""
+SELECT k.*, s.run_id, r.status, r.stop, r.finished_at
+FROM ({_STANDING_KEY}) k
+LEFT JOIN key_sessions s
+    ON s.tenant_id = k.tenant_id AND s.account = k.account AND s.session = %(session)s
+LEFT JOIN runs r ON r.tenant_id = s.tenant_id AND r.run_id = s.run_id AND r.request IS NOT NULL
+"""  # noqa: S608
+
+_OWN_RUN = f"""
+SELECT k.*, r.run_id FROM ({_STANDING_KEY}) k
+LEFT JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = %(run_id)s
+    AND r.request #>> '{{graph,steps,0,data,external,client,account}}' = k.account
+"""  # noqa: S608
+
+_LOCK_KEY = "SELECT FROM api_keys WHERE key_id = %s FOR SHARE"
+"""Let a revocation wait, so that it finds the run."""
+
+_CLOSE_SESSIONS = """
+UPDATE key_sessions s SET is_open = false
+WHERE tenant_id = %(tenant)s AND account = %(account)s AND is_open AND CASE
+    WHEN EXISTS (SELECT FROM runs r WHERE r.tenant_id = s.tenant_id AND r.run_id = s.run_id
+        AND r.request IS NOT NULL)
+    THEN EXISTS (SELECT FROM runs r WHERE r.tenant_id = s.tenant_id AND r.run_id = s.run_id
+        AND r.finished_at IS NOT NULL)
+    ELSE opened_at < clock_timestamp() - interval '1 minute' END
+"""
+"""Note which runs have ended, and which were not stored within a minute."""
+
+_COUNT_SESSIONS = """
+SELECT (SELECT count(*) FROM key_sessions
+        WHERE tenant_id = %(tenant)s AND account = %(account)s AND is_open) AS open,
+    count(*) AS new, min(first_at) + interval '1 hour' AS fewer_at
+FROM key_sessions
+WHERE tenant_id = %(tenant)s AND account = %(account)s
+    AND first_at > clock_timestamp() - interval '1 hour'
+"""
+
+_SPENT_LIMITS = """
+SELECT limited.*, name.account, total.used
+FROM unnest(%(accounts)s::text[]) AS name(account),
+    caseworker_account_limits(%(tenant)s, name.account,
+        (clock_timestamp() AT TIME ZONE 'UTC')::date, '{}') AS limited,
+    LATERAL (
+        SELECT coalesce(sum(CASE dimension WHEN 'cost_usd' THEN used_cost_usd
+            WHEN 'tokens' THEN used_tokens WHEN 'llm_calls' THEN used_llm_calls
+            ELSE used_api_calls END), 0) AS used
+        FROM accounts a WHERE a.tenant_id = %(tenant)s AND a.account = name.account
+            AND a.period >= limited.since
+    ) AS total
+WHERE total.used >= limited.most ORDER BY limited.until DESC NULLS FIRST LIMIT 1
+"""
+"""Return the limit of the accounts that is spent and is renewed last."""
+
+_OPEN_SESSION = """
+INSERT INTO key_sessions AS s (tenant_id, account, session, run_id)
+VALUES (%(tenant)s, %(account)s, %(session)s, %(run_id)s)
+ON CONFLICT (tenant_id, account, session) DO UPDATE SET opened_at = clock_timestamp(),
+    is_open = true, run_id = CASE WHEN EXISTS (
+        SELECT FROM runs r WHERE r.tenant_id = s.tenant_id AND r.run_id = s.run_id
+            AND r.request IS NOT NULL
+    ) THEN excluded.run_id ELSE s.run_id END
+RETURNING run_id
+"""
+"""Reserve the ID of a session's next run. An ID whose run is not stored is reserved again: another
+process may be about to store it."""
 
 
 def key_hash(key: str) -> bytes:
@@ -213,3 +318,107 @@ class PostgresAttempts:
         async with transaction(self._pool) as connection:
             address = (await connection.exec_driver_sql(_WORKER, parameters)).scalar_one_or_none()
         return address and Address(**address)
+
+
+class PostgresStandingKeys:
+    """Finds standing keys and the runs of their sessions, and opens the latter."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def find(
+        self, key_id: str, sha256: bytes, session: str
+    ) -> tuple[StandingKey, SessionState] | None:
+        """Return a key and the newest run of one of its sessions; None if it does not work."""
+        row = await read_row(self._pool, _FIND_SESSION, {"key_id": key_id, "session": session})
+        if row is None or not compare_digest(bytes(row["sha256"]), sha256):
+            return None
+        return _standing_key(row), _session_state(row)
+
+    async def reader(
+        self, key_id: str, sha256: bytes, run_id: str | None
+    ) -> tuple[StandingKey, RunKey | None] | None:
+        """Return a key, and the run with an ID if it belongs to a session of the key."""
+        row = await read_row(self._pool, _OWN_RUN, {"key_id": key_id, "run_id": run_id})
+        if row is None or not compare_digest(bytes(row["sha256"]), sha256):
+            return None
+        key = _standing_key(row)
+        return key, None if row["run_id"] is None else RunKey(key.tenant, row["run_id"])
+
+    async def open(self, key: StandingKey, session: str, run_id: str) -> SessionState | None:
+        """Reserve ``run_id`` for the next run of a session, unless it has an open run.
+
+        Return the newest run, whose ID may be another one; None if the key does not work any more.
+
+        Raises:
+            SessionRefusedError: a budget is spent, or the key has too many sessions.
+        """
+        names = {"tenant": key.tenant, "account": key.account, "session": session}
+        finding = {"key_id": key.key_id, "session": session}
+        async with transaction(self._pool) as connection:
+            await connection.exec_driver_sql(LOCK_KEY_SESSIONS, (key.tenant, key.account))
+            await connection.exec_driver_sql(_LOCK_KEY, (key.key_id,))
+            rows = (await connection.exec_driver_sql(_FIND_SESSION, finding)).mappings()
+            if (row := rows.one_or_none()) is None:
+                return None
+            state = _session_state(row)
+            if state.is_open or state.refusal(session) is not None:
+                return state
+            await self._require_capacity(connection, key, session, is_new=state.run_id is None)
+            opened = {**names, "run_id": run_id}
+            reserved = (await connection.exec_driver_sql(_OPEN_SESSION, opened)).scalar_one()
+            return SessionState(run_id=reserved)
+
+    async def _require_capacity(
+        self, connection: AsyncConnection, key: StandingKey, session: str, *, is_new: bool
+    ) -> None:
+        names = {"tenant": key.tenant, "account": key.account}
+        accounts = {**names, "accounts": list(key.accounts(session))}
+        rows = (await connection.exec_driver_sql(_SPENT_LIMITS, accounts)).mappings()
+        if (spent := rows.one_or_none()) is not None:
+            limit = _limit_of(spent)
+            stop = limit.exceeded_by({limit.dimension: 1})
+            raise SessionRefusedError(f"{stop.reason}.", stop.cause.kind, limit.resets_at)
+        await connection.exec_driver_sql(_CLOSE_SESSIONS, names)
+        counts = (await connection.exec_driver_sql(_COUNT_SESSIONS, names)).mappings().one()
+        terms = key.terms
+        if is_new and counts["new"] >= terms.max_sessions_per_hour:
+            message = f"The key may open {terms.max_sessions_per_hour} new sessions in an hour."
+            raise SessionRefusedError(message, "too_many_sessions", counts["fewer_at"])
+        if counts["open"] >= terms.max_open_sessions:
+            message = (
+                f"The key may have {terms.max_open_sessions} open sessions. A session ends after "
+                f"{terms.idle_seconds:g} seconds without a call."
+            )
+            raise SessionRefusedError(message, "too_many_sessions")
+
+
+def _standing_key(row: Row) -> StandingKey:
+    return StandingKey(
+        key_id=row["key_id"],
+        tenant=row["tenant_id"],
+        name=row["name"],
+        account=row["account"],
+        terms=AgentTerms(**row["agent"]),
+    )
+
+
+def _session_state(row: Row) -> SessionState:
+    return SessionState(
+        run_id=row["run_id"],
+        status=row["status"] and RunStatus(row["status"]),
+        stop=row["stop"] and StopCause.from_dict(row["stop"]),
+        finished_at=row["finished_at"],
+    )
+
+
+def _limit_of(row: Row) -> AccountLimit:
+    return AccountLimit(
+        account=row["account"],
+        period=row["period"],
+        until=row["until"],
+        dimension=Dimension(row["dimension"]),
+        used=row["used"],
+        reserved=Decimal(0),
+        limit=row["most"],
+    )

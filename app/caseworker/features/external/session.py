@@ -46,6 +46,19 @@ HASH_CHARS: Final = 16
 T = TypeVar("T")
 
 
+class StandingClient(StepData):
+    """The client whose standing key has opened a run."""
+
+    account: str
+    """ID under which the calls of the key are counted."""
+    session: str
+    """Hash of the name of the session; empty for the unnamed one."""
+    key_id: str
+    conversation: str | None = None
+    """Name of the session, without secrets and personal data."""
+    user_agent: str | None = None
+
+
 class ExternalData(StepData):
     """The settings of an external run."""
 
@@ -61,6 +74,8 @@ class ExternalData(StepData):
     """ID of the run whose budget this one shares."""
     tools: ToolUses = Field(default_factory=list)
     """Tools that the service offers to the agent."""
+    client: StandingClient | None = None
+    """None for a run that was not opened by a standing key."""
 
 
 class ProviderObjects:
@@ -116,6 +131,8 @@ class GatewaySession:
         self.opened_at = datetime.now(UTC)
         self._context: FlowContext = context
         self._idle_seconds = data.idle_seconds
+        self._is_continued = data.client is not None
+        """Whether another run continues this one after its idle time, so that it completes."""
         self._children: set[str] = set()
         """IDs of the children that are recorded durably."""
         allowed = data.tools if parent is None else parent.tools.uses
@@ -131,6 +148,8 @@ class GatewaySession:
         if parent is not None:
             parent_work = parent._work, parent._context.path.call(CHILD, self.key.run_id)
         self._work: SessionWork = SessionWork(self.key.run_id, context.calls.activity, parent_work)
+        if self._is_continued:
+            self.start_next_attempt()  # a standing key opens no attempts
 
     @property
     def scope(self) -> Scope:
@@ -176,7 +195,8 @@ class GatewaySession:
     def require_open(self) -> None:
         """Raise RunEndedError if no calls can be made."""
         if not self.is_open:
-            raise RunEndedError(self.stop)
+            is_continued = self._is_continued and self.stop is None
+            raise RunEndedError(HandOver("Another run continues.") if is_continued else self.stop)
 
     async def begin_call(self, key: AttemptKey | None) -> None:
         """Note that the client makes a call; the first one of an attempt starts the replay again.
@@ -424,7 +444,9 @@ class GatewaySession:
         """
         try:
             async with self._work.waits(self._context.path.call("client")):
-                report = await self._end.wait(self._work, self._idle_seconds)
+                report = await self._end.wait(
+                    self._work, self._idle_seconds, completes=self._is_continued
+                )
         finally:
             await self.close()
         if report.error is not None:

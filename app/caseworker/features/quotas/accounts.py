@@ -1,21 +1,21 @@
 """The accounts above runs, as one process knows them: free amounts, and the calls that wait.
 
 The store decides whether a call fits (:class:`caseworker.runs.ports.JournalStore`). A call that
-does not fit waits here until a settlement is notified, by this or another process. Calls of a
-tenant wait in order of arrival, and only the first few of them ask the store again, so that a long
-queue does not delay the writes of other tenants.
+does not fit waits here until a settlement is notified, by this or another process. Calls with the
+same accounts wait in order of arrival, and only the first few of them ask the store again, so that
+a long queue does not delay the writes of other tenants.
 
 See docs/internals.md, "Accounts".
 """
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
+from weakref import WeakValueDictionary
 
 from caseworker.core.budget.accounts import AccountLimit, Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
@@ -24,7 +24,7 @@ from caseworker.core.budget.usage import Charge
 from caseworker.runs.journal.journal import RunJournal
 
 ASKING: Final = 4
-"""Maximum number of waiting calls of a tenant that ask the store in this process."""
+"""Maximum number of waiting calls with the same accounts that ask the store in this process."""
 
 POLL_SECONDS: Final = 2.0
 """Seconds after which a waiting call asks again, in case a notification was lost."""
@@ -34,10 +34,16 @@ FRESH_SECONDS: Final = 1.0
 calls."""
 
 
-@dataclass(slots=True)
-class _Tenant:
-    """The last answer about the accounts of a tenant, and the calls that wait for them."""
+Names = tuple[str, ...]
+"""Names of the accounts in which a run reserves."""
 
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Group:
+    """The accounts of some runs of a tenant: the last answer, and the calls that wait for them."""
+
+    tenant: str
+    names: Names
     limits: Sequence[AccountLimit] = ()
     answered_at: float = 0.0
     changes: int = 0
@@ -53,28 +59,28 @@ class _Tenant:
 
 
 class QueuePosition:
-    """The position of a call among the calls of its tenant that wait in this process."""
+    """The position of a call among the calls with its accounts that wait in this process."""
 
-    def __init__(self, tenant: _Tenant) -> None:
-        self._tenant = tenant
-        self._seen = tenant.changes
+    def __init__(self, group: _Group) -> None:
+        self._group = group
+        self._seen = group.changes
 
     async def enter(self) -> None:
         """Wait while calls that arrived earlier wait."""
-        if self._tenant.waiting:
+        if self._group.waiting:
             await self._sleep()
-        self._seen = self._tenant.changes
+        self._seen = self._group.changes
 
     async def wait(self) -> None:
         """Wait until a change is notified that the last answer may not include."""
-        tenant = self._tenant
-        tenant.waiting.setdefault(self, None)
-        if self._seen == tenant.changes:
+        group = self._group
+        group.waiting.setdefault(self, None)
+        if self._seen == group.changes:
             await self._sleep()
-        self._seen = tenant.changes
+        self._seen = group.changes
 
     async def _sleep(self) -> None:
-        waiting = self._tenant.waiting
+        waiting = self._group.waiting
         waiting[self] = future = asyncio.get_running_loop().create_future()
         try:
             while not future.done():
@@ -87,66 +93,62 @@ class QueuePosition:
 
     def leave(self) -> None:
         """Leave the queue, so that the next call asks."""
-        if self in self._tenant.waiting:
-            del self._tenant.waiting[self]
-            self._tenant.wake()
+        if self in self._group.waiting:
+            del self._group.waiting[self]
+            self._group.wake()
 
 
 class Accounts:
-    """The accounts of all tenants in one process."""
+    """The accounts of all runs in one process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tenants: defaultdict[str, _Tenant] = defaultdict(_Tenant)
+        # A group is needed for as long as a run of this process has its accounts.
+        self._groups: WeakValueDictionary[tuple[str, Names], _Group] = WeakValueDictionary()
 
-    def changed(self, tenant: str) -> None:
-        """Discard the last answer about the accounts of a tenant, and wake the calls that wait."""
-        if tenant in self._tenants:
-            self._tenants[tenant].limits = ()
-            self._tenants[tenant].changes += 1
-            self._tenants[tenant].wake()
+    def changed(self, tenant: str, account: str | None = None) -> None:
+        """Discard the last answer about an account of a tenant, and wake the calls that wait.
 
-    def of_run(self, tenant: str, journal: RunJournal) -> "AccountsOfRun":
-        """Return the accounts in which the calls of a run of ``tenant`` reserve."""
-        return AccountsOfRun(tenant, self, journal)
+        None changes all accounts of the tenant.
+        """
+        for group in list(self._groups.values()):
+            if group.tenant == tenant and account in (None, *group.names):
+                group.limits = ()
+                group.changes += 1
+                group.wake()
 
-    def queue_position(self, tenant: str) -> QueuePosition:
-        """Return a new position behind all waiting calls of a tenant."""
-        return QueuePosition(self._tenants[tenant])
+    def of_run(self, tenant: str, names: Names, journal: RunJournal) -> "AccountsOfRun":
+        """Return the accounts with these names, in which the calls of a run reserve."""
+        return AccountsOfRun(self._group(tenant, names), journal, self._clock)
 
-    def learned(self, tenant: str, limits: Sequence[AccountLimit]) -> None:
-        """Store the limits of a tenant's accounts, as the store has just returned them."""
-        self._tenants[tenant].limits = limits
-        self._tenants[tenant].answered_at = self._clock()
-
-    def free_amounts(self, tenant: str) -> FreeAmounts:
-        """Return about how much is free in the accounts of a tenant, by dimension, if known."""
-        state = self._tenants[tenant]
-        amounts: dict[Dimension, Decimal] = {}
-        if self._clock() - state.answered_at > FRESH_SECONDS:
-            return amounts
-        for limit in state.limits:
-            is_over = limit.resets_at <= datetime.now(UTC)
-            left = limit.limit - (0 if is_over else limit.used + limit.reserved)
-            amounts[limit.dimension] = min(left, amounts.get(limit.dimension, left))
-        return amounts
+    def _group(self, tenant: str, names: Names) -> _Group:
+        if (group := self._groups.get((tenant, names))) is None:
+            group = self._groups[tenant, names] = _Group(tenant, names)
+        return group
 
 
 @dataclass(frozen=True, slots=True)
 class AccountsOfRun:
     """The accounts in which the calls of one run reserve."""
 
-    tenant: str
-    accounts: Accounts
+    group: _Group
     journal: RunJournal
+    clock: Callable[[], float] = time.monotonic
 
     def free_amounts(self) -> FreeAmounts:
         """Return about how much is free in the accounts; a dimension without a limit is absent."""
-        return self.accounts.free_amounts(self.tenant)
+        group, amounts = self.group, dict[Dimension, Decimal]()
+        if self.clock() - group.answered_at > FRESH_SECONDS:
+            return amounts
+        for limit in group.limits:
+            is_over = limit.resets_at is not None and limit.resets_at <= datetime.now(UTC)
+            left = limit.limit - (0 if is_over else limit.used + limit.reserved)
+            amounts[limit.dimension] = min(left, amounts.get(limit.dimension, left))
+        return amounts
 
     def queue_position(self) -> QueuePosition:
         """Return a new position behind all calls that wait for the accounts in this process."""
-        return self.accounts.queue_position(self.tenant)
+        return QueuePosition(self.group)
 
     async def barrier(self, hold: Hold) -> HoldAnswer:
         """Pass the journal's barrier and reserve ``hold``.
@@ -161,8 +163,13 @@ class AccountsOfRun:
                 replace(limit, reserved=limit.reserved + hold.amount(limit.dimension))
                 for limit in limits
             ]
-        self.accounts.learned(self.tenant, limits)
+        self.learned(limits)
         return answer
+
+    def learned(self, limits: Sequence[AccountLimit]) -> None:
+        """Store the limits of the accounts, as the store has just returned them."""
+        self.group.limits = limits
+        self.group.answered_at = self.clock()
 
     def settle(self, hold: Hold, charge: Charge) -> None:
         """Replace a hold by the actual charge; stored with the next changes of the journal."""

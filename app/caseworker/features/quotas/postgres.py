@@ -54,7 +54,7 @@ account_holds = Table(
     Column("account", Text, primary_key=True),
     Column("period", Date, nullable=False),
     Column("cost_usd", Numeric, nullable=False),
-    Column("tokens", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in ("tokens", "llm_calls", "api_calls")),
 )
 """What calls in flight have reserved in accounts. A run that has ended has no rows."""
 

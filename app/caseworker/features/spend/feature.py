@@ -59,7 +59,7 @@ SPEND: Final = Feature(
     errors=http.ERRORS,
     open=open_spend,
 )
-"""The cost of runs by tenant, agent, model or metadata."""
+"""The cost of runs by tenant, agent, model, key or metadata."""
 
 STATISTICS: Final = Feature(
     name="statistics",

@@ -21,10 +21,10 @@ from caseworker.runs.run import RunStatus
 
 router = api_router("spend")
 
-_FORM = r"^(tenant|agent|model|metadata\..{1,190})$"
+_FORM = r"^(tenant|agent|model|key|metadata\..{1,190})$"
 GroupBy = Annotated[
     str,
-    named_like(_FORM, 200, "This must be tenant, agent, model or metadata.<key>."),
+    named_like(_FORM, 200, "This must be tenant, agent, model, key or metadata.<key>."),
     STORABLE,
     Field(json_schema_extra={"pattern": _FORM}),
 ]
@@ -34,7 +34,10 @@ class SpendQuery(QueryModel):
     """Query parameters that select runs and group their costs."""
 
     group_by: GroupBy
-    """Criterion for grouping: `tenant`, `agent`, `model` or `metadata.<key>`."""
+    """Criterion for grouping: `tenant`, `agent`, `model`, `key` or `metadata.<key>`.
+
+    `key` is the ID of the standing key whose sessions the runs belong to. Keys that replaced it by
+    a rotation count as the same one."""
     period: Period | None = None
     """Group also by the UTC day or month in which the run was accepted; omitted: all time."""
     after: Instant | None = None
@@ -60,7 +63,8 @@ class SpendItem(SpendSum):
     period: str | None
     """Day (`2026-11-27`) or month (`2026-11`) in UTC; null without `period`."""
     key: str | None
-    """Tenant, agent, model or metadata value of the group; null for runs without one."""
+    """Tenant, agent, model, ID of the standing key or metadata value of the group; null for runs
+    without one."""
 
 
 class SpendView(View):
@@ -84,7 +88,7 @@ ERRORS: Errors = {
 
 @router.get("/spend", responses=answers(*EVERY_RUN_ROUTE))
 async def get_spend(query: Annotated[SpendQuery, Query()], request: ApiRequest) -> SpendView:
-    """Return the cost of the tenant's runs by agent, model or metadata, per day or month.
+    """Return the cost of the tenant's runs by agent, model, key or metadata, per day or month.
 
     The sums equal those of the traces: failed, cancelled and running runs count with all their
     charges. Deleted runs are not counted. Grouped by tenant, the operator sees all tenants.

@@ -161,11 +161,12 @@ class Authenticator(Protocol):
 class RunKeys:
     """Identifies the callers that use the key of one run; the feature ``external`` provides it."""
 
-    prefix: str
-    """Beginning of all keys of runs."""
-    caller_of: Callable[[str], Awaitable[Caller]]
+    prefixes: tuple[str, ...]
+    """Beginnings of all keys of runs, and of all standing keys."""
+    caller_of: Callable[[str, str | None], Awaitable[Caller]]
     """Function that returns the caller with a key, or raises InvalidCredentialError. The caller has
-    no scope if a later attempt of the run was opened."""
+    no scope if a later attempt of the run was opened. The second argument is the ID of the run that
+    the path of the request names."""
 
 
 class Shares:
@@ -628,9 +629,10 @@ async def identify(request: Request, shared: HttpContext) -> Caller:
     """
     credential, run_keys = shown_credential(request), shared.services.get(RunKeys)
     if credential is None and run_keys is not None:
-        credential = shown_run_key(request, run_keys.prefix)
-    if credential is not None and run_keys is not None and credential.startswith(run_keys.prefix):
-        return cast("Caller", await run_keys.caller_of(credential))
+        credential = shown_run_key(request, run_keys.prefixes)
+    if credential is not None and run_keys is not None and credential.startswith(run_keys.prefixes):
+        run_id = request.path_params.get("run_id")
+        return cast("Caller", await run_keys.caller_of(credential, run_id))
     if credential is not None:
         return await shared.authentication.caller_of(credential)
     if not await shared.authentication.is_open():
@@ -652,15 +654,15 @@ def shown_credential(request: Request) -> str | None:
     return bearer[1].decode("ascii")
 
 
-def shown_run_key(request: Request, prefix: str) -> str | None:
-    """Return the key of a run in ``x-api-key``; None without one.
+def shown_run_key(request: Request, prefixes: tuple[str, ...]) -> str | None:
+    """Return the key of a run, or the standing key, in ``x-api-key``; None without one.
 
     Other keys in this header are ignored, because proxies use it for theirs.
 
     Raises:
         InvalidCredentialError: the header is sent more than once.
     """
-    keys = [each for each in request.headers.getlist("x-api-key") if each.startswith(prefix)]
+    keys = [each for each in request.headers.getlist("x-api-key") if each.startswith(prefixes)]
     if len(keys) > 1:
         raise InvalidCredentialError
     return keys[0] if keys else None

@@ -42,7 +42,7 @@ KEYS: tuple[Rule, ...] = (
         rf"|(?:sk-(?:proj|ant|svcacct|or)-|gh[opusr]_|github_pat_|cw[akr]_)[{_W}-]{{16,}}+",
         SECRET,
         *("sk-proj-", "sk-ant-", "sk-svcacct-", "sk-or-", "github_pat_"),
-        *("cwk_", "cwr_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+        *("cwk_", "cwa_", "cwr_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     ),
     rule(
         r"(?<![A-Z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}+"  # AWS

@@ -278,7 +278,9 @@ async def transaction(
             yield connection
 
 
-async def read_row(pool: Pool, statement: str, values: Sequence[Any]) -> Mapping[str, Any] | None:
+async def read_row(
+    pool: Pool, statement: str, values: Sequence[Any] | Mapping[str, Any]
+) -> Mapping[str, Any] | None:
     """Return the row that a single statement reads, or None; see :func:`read_rows`."""
     return next(iter(await read_rows(pool, statement, values)), None)
 

@@ -15,6 +15,7 @@ tenant, idempotency key (0)   the transaction that accepts a run    requests wit
 worker ID (1)                 the connection of a live worker       nothing: it shows life
 tenant (2)                    accept, claim, writes under a quota   counts and sums of the tenant
 tenant, run ID (3)            the start of an external attempt      attempts at the run
+tenant, account (4)           a new run of a session of a key       runs and counts of sessions
 ``costs`` (3)                 one process                           sums of costs
 ``suspects`` (3)              ``caseworker_claim_suspect`` (SQL)    suspects that are executed
 20261130, hash of a tenant    ``caseworker_await_claim`` (SQL),     removal of the tenant from
@@ -69,6 +70,9 @@ LOCK_WEBHOOK_SECRETS: Final = _held_until_commit("hashtextextended('webhook secr
 
 LOCK_ATTEMPTS: Final = _held_until_commit("hashtextextended(%s || E'\\n' || %s, 3)")
 """Serialize the starts of attempts at an external run; parameters: tenant and run ID."""
+
+LOCK_KEY_SESSIONS: Final = _held_until_commit("hashtextextended(%s || E'\\n' || %s, 4)")
+"""Serialize new runs of the sessions of a standing key; parameters: tenant and account."""
 
 HOLD_WORKER_LIFE: Final = "SELECT pg_advisory_lock_shared(hashtextextended(%s, 1))"
 """Acquire the lock that shows that this worker is alive, until its connection ends. It is a shared

@@ -146,7 +146,7 @@ class Execution:
         *,
         grace_seconds: float,
         on_abandoned_done: Callable[[], None] = lambda: None,
-        accounts: Callable[[str, RunJournal], RunAccounts] | None = None,
+        accounts: Callable[[str, tuple[str, ...], RunJournal], RunAccounts] | None = None,
     ) -> RunContext:
         """Return the context that the run's steps share.
 
@@ -156,7 +156,7 @@ class Execution:
         seed = f"{self.run.key.run_id}/{self.run.fence}"
         of_run = None
         if accounts is not None and self.run.accounts:
-            of_run = accounts(self.run.key.tenant, self.journal)
+            of_run = accounts(self.run.key.tenant, self.run.accounts, self.journal)
         return RunContext(
             run_id=self.run.key.run_id,
             root=self.root,

@@ -182,7 +182,7 @@ class RunExecutor:
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
         approvals: Callable[[Run, CancellationToken], ApprovalPort] | None = None,
         observers: RunObservers | None = None,
-        accounts: Callable[[str, RunJournal], RunAccounts] | None = None,
+        accounts: Callable[[str, tuple[str, ...], RunJournal], RunAccounts] | None = None,
         branches: Branches | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -190,7 +190,8 @@ class RunExecutor:
 
         ``branches`` has the messages of threads; None if no run answers in one.
 
-        ``accounts`` returns the accounts above a run, by tenant and journal; None: it has none.
+        ``accounts`` returns the accounts above a run, by tenant, names and journal; None: it has
+        none.
         """
         self.worker_id = worker_id
         self.broken: dict[RunKey, int] = {}

@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Path
 from pydantic import AfterValidator, Field
 
 from caseworker.core.budget.budget import MAX_LIMIT
-from caseworker.platform.http.bodies import named_like
+from caseworker.platform.http.bodies import STORABLE, named_like
 from caseworker.platform.validation import refusal
 
 
@@ -66,3 +66,12 @@ NonBlankText = Annotated[
 ]
 
 Seed = Annotated[int, Field(ge=-MAX_LIMIT - 1, le=MAX_LIMIT)]
+
+MAX_MODELS: Final = 100
+"""Maximum number of models that an external run or a standing key names."""
+IdleSeconds = Annotated[float, Field(ge=10, le=86_400)]
+ModelNames = Annotated[list[Annotated[str, STORABLE]], Field(min_length=1, max_length=MAX_MODELS)]
+ModelAliases = Annotated[
+    dict[Annotated[str, STORABLE], Annotated[str, STORABLE]],
+    Field(min_length=1, max_length=MAX_MODELS),
+]

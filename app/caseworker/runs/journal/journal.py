@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from caseworker.core.budget.accounts import Hold, HoldAnswer, HoldKey
-from caseworker.core.budget.budget import Dimension, money
+from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import CancelledError, HandOver, Stop, StopCause, StopKind
 from caseworker.core.budget.usage import NOTHING, Charge
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -298,8 +298,7 @@ class RunJournal:
 
     def settle(self, hold: Hold, charge: Charge) -> None:
         """Replace a hold, which may not be stored, by the actual charge in the next write."""
-        cost, tokens = charge.get(Dimension.COST_USD, 0), charge.get(Dimension.TOKENS, 0)
-        self._settled[hold.key] = replace(hold, cost_usd=money(cost), tokens=int(tokens))
+        self._settled[hold.key] = Hold.of_charge(hold.node_id, hold.attempt, charge)
 
     @property
     def settled(self) -> tuple[Hold, ...]:

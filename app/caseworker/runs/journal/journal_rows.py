@@ -155,6 +155,8 @@ def hold_to_json(of_run: Mapping[str, Any], hold: Hold) -> dict[str, Any]:
         "attempt": hold.attempt,
         "cost_usd": str(hold.cost_usd),
         "tokens": hold.tokens,
+        "llm_calls": hold.llm_calls,
+        "api_calls": hold.api_calls,
     }
 
 
@@ -168,7 +170,8 @@ def hold_answers(rows: Sequence[Sequence[Any]]) -> Mapping[HoldKey, HoldAnswer]:
 
 def _limit_in(row: Mapping[str, Any]) -> AccountLimit:
     amounts = {name: Decimal(row[name]) for name in ("used", "reserved", "limit")}
-    until, dimension = date.fromisoformat(row["until"]), Dimension(row["dimension"])
+    until = None if row["until"] is None else date.fromisoformat(row["until"])
+    dimension = Dimension(row["dimension"])
     return AccountLimit(**{**row, **amounts, "until": until, "dimension": dimension})
 
 

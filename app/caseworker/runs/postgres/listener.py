@@ -74,16 +74,16 @@ class WorkerCallbacks:
     """Called with the key of a run that was cancelled and that no worker owned."""
     decided: Callable[[RunKey], object]
     """Called with the key of a run when an approval of it is decided."""
-    accounts_changed: Callable[[str], object]
-    """Called with the tenant of an account for which calls wait, when a hold is settled, and with a
-    tenant whose quota changes."""
+    accounts_changed: Callable[[str, str | None], object]
+    """Called with the tenant and the name of an account for which calls wait, when a hold is
+    settled, and with a tenant and None when its quota changes."""
 
     async def call(self, notice: Notify) -> None:
         """Call the function for a notification."""
         try:
             content = json.loads(notice.payload)
             if notice.channel == ACCOUNT_CHANNEL:
-                self.accounts_changed(content["tenant"])
+                self.accounts_changed(content["tenant"], content.get("account"))
                 return
             key = RunKey(content["tenant"], content["run_id"])
         except (ValueError, TypeError, KeyError):

@@ -20,7 +20,7 @@ from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.paging import Page
 from caseworker.runs.errors import InvalidRunError
-from caseworker.runs.kinds import KINDS
+from caseworker.runs.kinds import KINDS, accounts_of
 from caseworker.runs.postgres.tables import CALLER_JSON, runs
 from caseworker.runs.run import (
     CancelRequest,
@@ -63,6 +63,7 @@ ACCEPTED_COLUMNS: Mapping[str, Callable[[NewRun], Any]] = {
     "webhook": lambda new: (
         None if new.webhook is None else {"url": new.webhook.url, "events": new.webhook.events}
     ),
+    "reserved_cost_usd": lambda new: 0 if accounts_of(new.request) else None,
 }
 """The columns of ``runs`` that describe an accepted run, with their values as JSON; None leaves a
 column out. The insert, its record and its conflict clause are built from this table."""
@@ -70,13 +71,14 @@ column out. The insert, its record and its conflict clause are built from this t
 _READ_AS: Mapping[str, Callable[[Any], Any]] = {
     "kind": RunKind,
     "status": RunStatus,
-    "request": lambda stored: request_from_json(stored),
     "metadata": lambda stored: stored or {},
 }
 """How columns are converted to the field of the same name; the other columns are unchanged."""
 
 _UNCHANGED = tuple(
-    name for name in Run.__dataclass_fields__ if name in runs.c and name not in _READ_AS
+    name
+    for name in Run.__dataclass_fields__
+    if name in runs.c and name not in (*_READ_AS, "request")
 )
 _NEW_FIELDS = tuple(
     name for name in NewRun.__dataclass_fields__ if name in Run.__dataclass_fields__
@@ -215,7 +217,9 @@ def request_from_json(stored: Mapping[str, Any]) -> RunRequest:
 
 def run_from_row(row: Row) -> Run:
     """Convert a row of ``runs`` to a run; the row must not hold only a cancel request."""
+    request = request_from_json(row["request"])
     return Run(
+        request=request,
         key=RunKey(row["tenant_id"], row["run_id"]),
         cancel_request=cancel_request_from_row(row),
         queueing=Queueing(
@@ -223,7 +227,7 @@ def run_from_row(row: Row) -> Run:
             concurrency_key=row["concurrency_key"],
             concurrency_limit=row["concurrency_limit"] or 1,
         ),
-        accounts=() if row["reserved_cost_usd"] != 0 else (TENANT,),
+        accounts=() if row["reserved_cost_usd"] != 0 else accounts_of(request) or (TENANT,),
         **{name: row[name] for name in _UNCHANGED},
         **{name: read(row[name]) for name, read in _READ_AS.items()},
     )
@@ -240,6 +244,7 @@ def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Ru
         attempts=int(claimed),
         fence=int(claimed),
         worker_id=worker_id,
+        accounts=accounts_of(new.request),
         **{name: getattr(new, name) for name in _NEW_FIELDS},
     )
 

@@ -10,7 +10,7 @@ It would keep scanning the whole table if the table was small when the plan was 
 See docs/internals.md, "One row decides".
 """
 
-from caseworker.core.budget.accounts import TENANT
+from caseworker.core.budget.accounts import KEY, SESSION, TENANT
 from caseworker.runs.postgres.tables import CALLER_JSON
 
 OWNED = "('running')"
@@ -224,7 +224,7 @@ def _of_owned(holds: str, owned: str) -> str:
 
 
 _HOLD = """tenant_id text, run_id text, fence integer, seq integer, attempt integer,
-            cost_usd numeric, tokens bigint"""
+            cost_usd numeric, tokens bigint, llm_calls bigint, api_calls bigint"""
 
 JOURNAL_WITH_HOLDS = f"""{_JOURNAL}, reserved AS MATERIALIZED (
     SELECT answer.* FROM (
@@ -479,15 +479,21 @@ WITH before AS MATERIALIZED (
     WHERE tenant_id = %(tenant)s AND run_id = %(run_id)s AND fence = %(fence)s
         AND status IN {_TERMINAL}
     RETURNING tenant_id, (created_at AT TIME ZONE 'UTC')::date AS day,
-        {_cost()} - before.cost_usd AS more_usd
+        {_cost()} - before.cost_usd AS more_usd,
+        runs.request #> '{{graph,steps,0,data,external,client}}' AS client
 ), charged AS (
     INSERT INTO accounts AS a (tenant_id, account, period, used_cost_usd)
-    SELECT tenant_id, '{TENANT}', day, more_usd FROM changed WHERE more_usd <> 0
+    SELECT tenant_id, account, day, more_usd FROM changed, unnest(ARRAY[
+        '{TENANT}', '{KEY}:' || (client ->> 'account'),
+        rtrim('{SESSION}:' || (client ->> 'account') || ':' || (client ->> 'session'), ':')
+    ]) AS account
+    WHERE more_usd <> 0 AND account IS NOT NULL ORDER BY account
     {_ADD_TO_ACCOUNT}
 )
 SELECT tenant_id FROM changed
 """  # noqa: S608
-"""Replace the usage of a run that has ended, and charge the difference in cost to its tenant."""
+"""Replace the usage of a run that has ended, and charge the difference in cost to its tenant, and
+to the accounts of the standing key that has opened it."""
 
 # -- reading -----------------------------------------------------------------------------------
 

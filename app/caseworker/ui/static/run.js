@@ -131,6 +131,7 @@ class RunPage {
       h("span", { class: "tag" }, run.kind),
       named && run.kind === "external" ? h("span", {}, named.name) : named && h("a", { href: `${root}/ui/${run.agent ? "agents" : "graphs"}/${named.name}` }, `${named.name}${named.version ? ` @${named.version}` : ""}`),
       run.thread_id && h("span", { class: "muted" }, "answers in ", h("a", { href: `${root}/ui/threads/${encodeURIComponent(run.thread_id)}` }, run.thread_id)),
+      run.client && h("span", { class: "muted" }, run.client.conversation ? `session ${run.client.conversation}` : "unnamed session", run.client.user_agent && ` of ${run.client.user_agent}`),
       run.from && h("span", { class: "muted" }, "resumed from ", h("a", { href: `${root}/ui${runPath(run.from.run_id)}` }, run.from.run_id)),
       h("div", { class: "end" },
         ended ? null : h("span", { class: "live" }, "Live"),

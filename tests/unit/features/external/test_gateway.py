@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from fastapi import Response
 
-from caseworker.features.external.clients import content_of, enter
+from caseworker.features.external.client_requests import content_of, enter
 from caseworker.features.external.session import ProviderObjects
 from caseworker.gateway.admission import CallAdmission, ClientRequest, require_readable
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS

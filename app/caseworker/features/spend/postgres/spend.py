@@ -35,13 +35,18 @@ KEEP_STATEMENT_MS: Final = 30_000
 """
 
 _METADATA: Final = "runs.metadata ->> %(key)s"
+_OF_KEY: Final = """CASE WHEN runs.kind = 'external'
+    THEN runs.request #>> '{graph,steps,0,data,external,client,account}' END"""
 _KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "tenant": ("tenant_id", "tenant_id"),
     "agent": ("agent", AGENT),
     "model": ("model", "model"),
     "metadata": (_METADATA, _METADATA),
+    "key": (_OF_KEY, _OF_KEY),
 }
 """SQL for the key of a group, from kept costs and from the calls of a run."""
+_OF_RUNS: Final = ("metadata", "key")
+"""Keys that are read from the rows of runs."""
 _PERIODS: Final[Mapping[Period | None, tuple[str, str]]] = {
     None: ("NULL::timestamp", "YYYY"),
     "day": ("date_trunc('day', at AT TIME ZONE 'UTC')", "YYYY-MM-DD"),
@@ -90,8 +95,8 @@ class PostgresSpend:
     ) -> Sequence[Mapping[str, Any]]:
         """Return the charges of the runs accepted from ``after`` until before ``before``.
 
-        ``group_by`` is ``tenant``, ``agent``, ``model`` or ``metadata.<key>``. In each row,
-        ``runs_in_all`` is the number of runs in all groups.
+        ``group_by`` is ``tenant``, ``agent``, ``model``, ``key`` or ``metadata.<key>``. In each
+        row, ``runs_in_all`` is the number of runs in all groups.
 
         Raises:
             RangeTooLargeError: there are too many groups or runs.
@@ -99,7 +104,7 @@ class PostgresSpend:
         name, _, metadata_key = group_by.partition(".")
         statement = _statement(name, period, "true" if all_tenants else "tenant_id = %(tenant)s")
         wall = None if all_tenants else tenant
-        slots = self._sums_by_metadata if name == "metadata" else self._sums
+        slots = self._sums_by_metadata if name in _OF_RUNS else self._sums
         try:
             async with (
                 slots.held(),
@@ -120,7 +125,7 @@ class PostgresSpend:
 def _statement(name: str, period: Period | None, scope: str) -> str:
     key, live_key = _KEYS[name]
     start, form = _PERIODS[period]
-    costs = kept_costs_by_run if name == "metadata" else kept_costs
+    costs = kept_costs_by_run if name in _OF_RUNS else kept_costs
     return _GROUPS.format(
         start=start,
         form=form,

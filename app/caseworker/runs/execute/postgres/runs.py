@@ -392,7 +392,7 @@ async def accept_in(
         await _require_place(connection, new, admission, limits)
     if admission is not None:
         rate = await admission.charge(connection, queued=worker_id is None and not overdue)
-        run = replace(run, accounts=admission.accounts)
+        run = replace(run, accounts=run.accounts or admission.accounts)
     if overdue:
         run, _ = await _halt_overdue(connection, run)
     return Accepted(run, created=True, rate=rate)

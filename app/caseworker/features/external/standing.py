@@ -1,0 +1,188 @@
+"""Requests with a standing key: the run that their session has open, or opens."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from caseworker.engine.supervision import forget_failure
+from caseworker.features.external.client_requests import AnsweredError, content_of, enter
+from caseworker.features.external.end import RunEndedError
+from caseworker.features.external.key_sessions import (
+    MAX_SESSION_CHARS,
+    SessionState,
+    StandingKey,
+    UnknownKeyError,
+    hash_of_session,
+    may_name_session,
+    session_in_body,
+    session_in_headers,
+)
+from caseworker.features.external.kind import ExternalBody
+from caseworker.features.external.owners import NOT_OWNED, RECOVERY_SECONDS, Owners
+from caseworker.features.external.postgres import PostgresStandingKeys
+from caseworker.features.external.session import GatewaySession, StandingClient
+from caseworker.features.external.sessions import Sessions
+from caseworker.platform.http.bodies import is_unicode
+from caseworker.platform.http.problems import ProblemError
+from caseworker.platform.http.request import ApiRequest
+from caseworker.platform.logs.redaction import redact_text
+from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, QuotaExceededError
+from caseworker.runs.http.kinds import Admissions
+from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
+from caseworker.runs.run import NewRun, RunKey, RunKind
+from caseworker.runs.service import new_run_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingKeys:
+    """Finds or opens the runs of the sessions of standing keys."""
+
+    sessions: Sessions
+    owners: Owners
+    keys: PostgresStandingKeys
+    _opening: dict[tuple[str, str], asyncio.Task[SessionState]] = field(default_factory=dict)
+    """Openings of runs in progress, by account and session. All requests of a session wait for one,
+    so that a burst of them costs a few queries."""
+
+    async def session_of(self, request: ApiRequest, key_id: str, sha256: bytes) -> GatewaySession:
+        """Return the session of a request with a standing key; open a run if it has none.
+
+        Raises:
+            UnknownKeyError: the key does not work.
+            RunEndedError: the session has ended.
+            SessionRefusedError: the session may not open a run, or its name is invalid.
+            ProblemError: no process may own another run of the tenant, or none owns the run.
+            AnsweredError: another process owns the run, and has answered the request.
+        """
+        name = session_in_headers(request.headers)
+        read = hash_of_session(name)
+        key, state = await self._current(key_id, sha256, read)
+        await enter(request, key.tenant)
+        if (
+            name is None
+            and request.method == "POST"
+            and may_name_session(await content_of(request))
+        ):
+            parse = partial(request.parsed, await content_of(request), is_unicode)
+            name = session_in_body(await request.computed(parse))
+        session, until = hash_of_session(name), time.monotonic() + RECOVERY_SECONDS
+        if session != read:
+            key, state = await self._current(key_id, sha256, session)
+        while time.monotonic() < until:
+            if not state.is_open:
+                state = await self._opened(request, key, name, state)
+            run = RunKey(key.tenant, state.run_id or "")
+            if state.is_here:
+                await self.sessions.get_within(run, RECOVERY_SECONDS)
+            if self.sessions.is_owned_elsewhere(run):
+                response = await self.owners.answer(request, await content_of(request), run)
+                if response is not None:
+                    raise AnsweredError(response)
+            opened = self.sessions.get(run)
+            if opened is not None and (opened.is_open or opened.stop is not None):
+                opened.require_open()
+                return opened
+            # The run ends at this moment; the session opens another one, unless it has ended too.
+            await self.owners.runs.wait(run, seconds=RECOVERY_SECONDS)
+            key, state = await self._current(key_id, sha256, session)
+        raise ProblemError(NOT_OWNED)
+
+    async def _current(
+        self, key_id: str, sha256: bytes, session: str
+    ) -> tuple[StandingKey, SessionState]:
+        """Return a key and the newest run of one of its sessions.
+
+        Raises:
+            UnknownKeyError: the key does not work.
+        """
+        if (current := await self.keys.find(key_id, sha256, session)) is None:
+            raise UnknownKeyError
+        return current
+
+    async def _opened(
+        self, request: ApiRequest, key: StandingKey, name: str | None, state: SessionState
+    ) -> SessionState:
+        """Return the open run of a session; open one if it has none.
+
+        Raises:
+            UnknownKeyError, RunEndedError, SessionRefusedError: as for :meth:`session_of`.
+            ProblemError: no process may own another run of the tenant.
+            AnsweredError: this process executes no runs, and another one has answered the request.
+        """
+        session = hash_of_session(name)
+        if (stop := state.refusal(session)) is not None:
+            raise RunEndedError(stop)
+        place = key.account, session
+        if (opening := self._opening.get(place)) is None:
+            user_agent = request.headers.get("user-agent")
+            work = self._open(request.service(Admissions), key, name, user_agent)
+            opening = self._opening[place] = asyncio.create_task(work, name="session")
+            opening.add_done_callback(lambda _: self._opening.pop(place, None))
+            opening.add_done_callback(forget_failure)
+        try:
+            return await asyncio.shield(opening)
+        except ExecutesNothingError:
+            response = await self.owners.create(request, await content_of(request))
+            raise AnsweredError(response) from None
+        except (ExternalRunsFullError, QuotaExceededError) as error:
+            raise request.problem_of(error) from None
+
+    async def _open(
+        self, admissions: Admissions, key: StandingKey, name: str | None, user_agent: str | None
+    ) -> SessionState:
+        """Open a run of a session, unless it has one; return it."""
+        session = hash_of_session(name)
+        reserved = await self.keys.open(key, session, new_run_id())
+        if reserved is None:
+            raise UnknownKeyError
+        if (stop := reserved.refusal(session)) is not None:
+            raise RunEndedError(stop)
+        if reserved.is_open or reserved.run_id is None:
+            return reserved
+        new = await run_of_session(admissions, key, reserved.run_id, name, user_agent)
+        accepted = await self.owners.runs.accept(new)
+        run = accepted.run
+        return SessionState(run_id=run.key.run_id, status=run.status, is_here=accepted.created)
+
+
+async def run_of_session(
+    admissions: Admissions,
+    key: StandingKey,
+    run_id: str,
+    session: str | None,
+    user_agent: str | None,
+) -> NewRun:
+    """Return the run that a session opens; ``session`` is its name.
+
+    Raises:
+        ProblemError: a model of the key is not configured any more.
+    """
+    terms = key.terms
+    body = ExternalBody(
+        kind="external",
+        run_id=run_id,
+        name=key.name,
+        models=terms.models,
+        idle_seconds=terms.idle_seconds,
+        replay=False,
+    )
+    # The hash equals that of no request, so that no other caller can open an attempt of the run.
+    new = await admissions[RunKind.EXTERNAL].new_run(body, key.tenant, f"session {run_id}")
+    request = new.request
+    settings = (request.graph or {})["steps"][0]["data"][EXTERNAL_STEP]
+    client = StandingClient(
+        account=key.account,
+        session=hash_of_session(session),
+        key_id=key.key_id,
+        conversation=None if session is None else redact_text(session),
+        user_agent=None if user_agent is None else redact_text(user_agent[:MAX_SESSION_CHARS]),
+    )
+    request = replace(
+        request,
+        graph=KINDS[RunKind.EXTERNAL].graph_of({**settings, "client": client.model_dump()}),
+        # The session may be in use for days; it ends by its idle time.
+        budget=replace(request.budget, max_time_seconds=None),
+        requires_prices=request.requires_prices or terms.limits_cost,
+    )
+    return replace(new, request=request)
