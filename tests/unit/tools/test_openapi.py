@@ -1098,7 +1098,7 @@ async def test_an_id_of_several_operations_stops_the_start(
     ("schema", "place"),
     [
         ({"type": "file"}, "properties.v.type is not a type of JSON Schema"),
-        ({"type": "array", "items": {"type": "any"}}, "properties.v.items.type is no type"),
+        ({"type": "array", "items": {"type": "any"}}, "properties.v.items.type is not a type"),
         ({"type": "object", "properties": {"type": {"type": "date"}}}, "properties.type.type is"),
         ({"type": "string", "pattern": "("}, "properties.v.pattern: "),
         ({"type": "number", "minimum": "1"}, "properties.v.minimum: "),
