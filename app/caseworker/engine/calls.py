@@ -417,8 +417,8 @@ class _CallInProgress:
     async def _queue_for(self, accounts: RunAccounts) -> None:
         """Queue for the accounts above the run, behind all calls that wait for them.
 
-        Only calls that cost something, or count as API calls, need capacity. A call that found them full keeps its
-        position.
+        Only calls that cost something, or count as API calls, need capacity. A call that found them
+        full keeps its position.
         """
         is_counted = Dimension.API_CALLS in self._counted
         if self._position is None and (is_counted or self._call.estimate(_NOTHING_FREE) != FREE):
