@@ -332,7 +332,7 @@ def _reply_of(record: CallRecord) -> Any:
     For a failed model call, return the beginning of the raw reply, if there was one.
     """
     if record.outcome == CallOutcome.RESULT:
-        if record.node["kind"] != "llm":
+        if record.node["kind"] != "llm" or not isinstance(record.value, Mapping):
             return record.value
         # The packed reply cannot be redacted, and may be long.
         return {name: it for name, it in record.value.items() if name not in (WIRE, BULK)}
