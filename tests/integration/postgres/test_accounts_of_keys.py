@@ -1,10 +1,11 @@
 """The calls of a standing key's sessions reserve in the accounts of the key and of the session."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -204,6 +205,32 @@ async def test_processes_that_open_a_session_reserve_the_same_run(database_url: 
 
 
 @pytest.mark.req("cw/19.sessions")
+class InterruptedOpening(PostgresStandingKeys):
+    """Stores a reserved run while another process opens the session."""
+
+    store: Callable[[], Awaitable[Any]]
+
+    async def _require_capacity(self, *of_session: Any, **options: Any) -> None:
+        await self.store()
+        await super()._require_capacity(*of_session, **options)
+
+
+async def test_a_run_that_is_stored_during_an_opening_is_the_run_of_the_session(
+    stores: Stores,
+) -> None:
+    """The session had no stored run when the other process read it."""
+    key = await standing_key(stores)
+    opening = InterruptedOpening(stores.engines.work)
+    opening.store = partial(begun, stores, key, UNNAMED, "first")
+    reserved = await PostgresStandingKeys(stores.engines.work).open(key, UNNAMED, "first")
+
+    opened = await opening.open(key, UNNAMED, "second")
+
+    assert reserved is not None
+    assert opened is not None
+    assert (reserved.run_id, opened.run_id) == ("first", "first")
+
+
 async def test_new_sessions_count_for_an_hour(stores: Stores, oracle: Oracle) -> None:
     """The refusal has the time at which the oldest of them is an hour old."""
     key = await standing_key(stores, max_sessions_per_hour=2)

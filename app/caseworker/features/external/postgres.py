@@ -197,14 +197,15 @@ _OPEN_SESSION = """
 INSERT INTO key_sessions AS s (tenant_id, account, session, run_id)
 VALUES (%(tenant)s, %(account)s, %(session)s, %(run_id)s)
 ON CONFLICT (tenant_id, account, session) DO UPDATE SET opened_at = clock_timestamp(),
-    is_open = true, run_id = CASE WHEN EXISTS (
-        SELECT FROM runs r WHERE r.tenant_id = s.tenant_id AND r.run_id = s.run_id
-            AND r.request IS NOT NULL
-    ) THEN excluded.run_id ELSE s.run_id END
+    is_open = true,
+    run_id = CASE WHEN s.run_id = %(ended)s THEN excluded.run_id ELSE s.run_id END
 RETURNING run_id
 """
-"""Reserve the ID of a session's next run. An ID whose run is not stored is reserved again: another
-process may be about to store it."""
+"""Reserve the ID of a session's next run, unless an ID is reserved whose run has not ended.
+
+``ended`` is the newest run if it has ended, as read before. The statement must not read it again:
+another process may store the reserved run at any moment, and that run counts then.
+"""
 
 
 def key_hash(key: str) -> bytes:
@@ -365,7 +366,7 @@ class PostgresStandingKeys:
             if state.is_open or state.refusal(session) is not None:
                 return state
             await self._require_capacity(connection, key, session, is_new=state.run_id is None)
-            opened = {**names, "run_id": run_id}
+            opened = {**names, "run_id": run_id, "ended": state.status and state.run_id}
             reserved = (await connection.exec_driver_sql(_OPEN_SESSION, opened)).scalar_one()
             return SessionState(run_id=reserved)
 
