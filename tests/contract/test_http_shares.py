@@ -201,10 +201,10 @@ async def test_tenants_alternate_where_there_is_one_run_slot(
         models=ModelsSettings(small=small),
         worker=WorkerSettings(max_runs=1),
     ) as tenants:
-        await fake.script("hold", [Step(hang=True)], repeat_last=True)
-        held = {"kind": "agent", "agent": SLOW, "input": "[hold]", "run_id": "a0"}
+        await fake.script("slot", [Step(hang=True)], repeat_last=True)
+        held = {"kind": "agent", "agent": SLOW, "input": "[slot]", "run_id": "a0"}
         await tenants.ask("a", "POST", "/runs", held)
-        await fake.wait_for_arrivals(1, containing="[hold]")
+        await fake.wait_for_arrivals(1, containing="[slot]")
         for tenant, run_id in [*(("a", f"a{n}") for n in range(1, 6)), ("b", "b0")]:
             body: dict[str, Any] = {"kind": "graph", "graph": QUICK, "run_id": run_id}
             body["inputs"] = {"default": 1}
