@@ -112,7 +112,7 @@ def _barrier() -> None:
     async def none_cancelled(workers: PostgresWorkers, worker_id: str) -> Beat:
         return replace(await beat(workers, worker_id), cancelled={})
 
-    _put(RunJournal, "_judge", lambda journal, permission: None)
+    _put(RunJournal, "_trip_if_refused", lambda journal, permission: None)
     _put(PostgresWorkers, "beat", none_cancelled)
 
 

@@ -58,6 +58,12 @@ async def test_what_is_promised_holds_while_everything_fails(seed: int, tmp_path
     assert sum(map(int, re.findall(r" (\d+)", faults))) >= ENOUGH, faults
 
 
+def test_each_variant_still_applies() -> None:
+    """A renamed method or another SQL text fails here, and not only where its variant is drawn."""
+    code = "from tests.chaos.broken import VARIANTS\nfor each in VARIANTS.values(): each.apply()"
+    subprocess.run((sys.executable, "-c", code), check=True)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.proof
 async def test_what_is_broken_on_purpose_is_seen(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from pydantic import SecretStr
 from caseworker.features.access import authentication
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.step_keys import key_of_step
+from caseworker.gateway.dialects.offered import DIALECTS
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.runs.run import RunKey
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PUBLIC = ("/healthz", "/readyz", "/docs", "/openapi.json", "/ui")
 """Paths that need no credential: they show no data of tenants."""
-REACHABILITY = {("HEAD", "/gateway/openai/v1"), ("HEAD", "/gateway/anthropic")}
+REACHABILITY = {("HEAD", f"/gateway{each.base}") for each in DIALECTS}
 """Requests by which clients of model APIs check a base URL."""
 PAGE = ("HEAD", "/runs/the-run/trace")
 """A route of the viewer, which answers only browsers."""

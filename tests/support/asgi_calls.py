@@ -8,6 +8,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from caseworker.gateway.dialects.offered import DIALECTS
+
 
 class StreamedCall:
     """One GET of an application, without a socket."""
@@ -109,7 +111,7 @@ async def streamed(
         await call.hang_up()
 
 
-NOT_OFFERED = ("/gateway/openai{path:path}", "/gateway/anthropic{path:path}")
+NOT_OFFERED = {f"/gateway/{each.base.split('/')[1]}{{path:path}}" for each in DIALECTS}
 """Routes that answer 404 without a credential, because these paths do not exist."""
 
 Route = tuple[str, str]

@@ -11,12 +11,6 @@ from caseworker.models.fields.tables import TABLES
 PAGE: Final = Path(__file__).parents[2] / "docs/gateway.md"
 BEGIN: Final = "<!-- The tables below are written by `make example`. -->\n"
 END: Final = "<!-- End of the tables. -->\n"
-_TITLES: Final = {
-    "chat_completions": "Chat completions",
-    "embeddings": "Embeddings",
-    "responses": "Responses",
-    "messages": "Messages",
-}
 
 
 def render_page(page: str) -> str:
@@ -29,7 +23,7 @@ def render_page(page: str) -> str:
 def _tables() -> Iterator[str]:
     yield f"### All APIs: options\n\n{_rows(OPTIONS)}"
     for name, table in TABLES.items():
-        yield f"### {_TITLES[name]}\n"
+        yield f"### {name.replace('_', ' ').capitalize()}\n"
         for section in table.sections:
             if section is not OPTIONS:
                 at = f": {', '.join(f'`{each}`' for each in section.at if each)}"
