@@ -426,7 +426,7 @@ class Scenario(Upkeep):
                 "/gateway/openai/v1/chat/completions", json=chat, headers=bearer
             )
             assert answer.status_code == 200, answer.text
-        (run,) = (await ask("GET", "/runs?agent=agent"))["runs"]
+        run = (await ask("GET", "/runs?agent=agent"))["runs"][0]
         read = await self.worker.client.get(f"/runs/{run['run_id']}", headers=bearer)
         assert read.status_code == 200, read.text
         await ask("GET", "/spend?group_by=key")
