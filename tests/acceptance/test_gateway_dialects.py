@@ -231,6 +231,8 @@ async def test_other_paths_are_refused_in_the_form_of_the_api(run: External) -> 
         await run.openai.moderations.create(model="small", input="x")
     with pytest.raises(openai.NotFoundError):
         await run.openai.files.list()
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    websocket = await run.http.get("/gateway/openai/v1/responses", headers=upgrade)
     with pytest.raises(anthropic.NotFoundError, match="/anthropic/v1/messages") as raised:
         await run.anthropic.messages.batches.list()
     body: Any = raised.value.body
@@ -241,6 +243,7 @@ async def test_other_paths_are_refused_in_the_form_of_the_api(run: External) -> 
 
     assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
     assert reached == [200, 200, 404]
+    assert (websocket.status_code, websocket.json()["error"]["code"]) == (426, "no_websocket")
     assert (await run.http.get(MESSAGES)).json()["error"]["code"] == "unknown_path"
 
 

@@ -527,9 +527,13 @@ async def test_a_session_survives_the_death_of_its_owner_in_mid_stream(
 async def test_a_key_from_the_command_line_works_in_a_service_without_keys(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The command prints two lines to export. The service stays open to other requests."""
+    """The command prints two lines to export. The service stays open to other requests.
+
+    Clients may call any name of a model.
+    """
     async with ServiceProcess(database_url, settings=settings_of(provider)) as service:
         command = ("keys", "create", "--agent", "--budget-usd", "0.05", "--budget-usd-per-day", "1")
+        command += "--model", "*=small"
         done = await asyncio.to_thread(
             run_caseworker,
             *command,
@@ -544,7 +548,7 @@ async def test_a_key_from_the_command_line_works_in_a_service_without_keys(
             ) as client,
         ):
             messages: Any = [{"role": "user", "content": "Hello"}]
-            reply = await client.chat.completions.create(model="small", messages=messages)
+            reply = await client.chat.completions.create(model="gpt-5", messages=messages)
             runs = await http.get("/runs")
             whoami = await http.get("/whoami")
 

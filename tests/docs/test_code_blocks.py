@@ -38,6 +38,7 @@ from tests.support.pages import (
 OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
 OTHERS = frozenset(
     {"make", "pip", "npm", "npx", "openapi-python-client", "claude", "docker", "kubectl", "pytest"}
+    | {"aider", "codex", "python"}
     | {"cp", "pg_dump", "pg_restore", "psql"}
 )
 """Programs that the pages call; for all others only the syntax of the command is checked."""

@@ -26,6 +26,7 @@ from caseworker_client import (
 )
 
 from caseworker.cli.budget_options import with_budget
+from caseworker.cli.model_options import MODEL_NAMES, models_of
 from caseworker.cli.output import fail
 from caseworker.cli.runs import ChosenId
 from caseworker.cli.service import NOT_COMPLETED, Url, connected, end_by, explained
@@ -75,10 +76,7 @@ def exec_program_command(
     name: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Model that the command may call: NAME, or NAME=CONFIGURED to call a configured "
-            "model by another name (* is any other name). Repeatable (default: all)."
-        ),
+        typer.Option(help=f"Model that the command may call: {MODEL_NAMES}"),
     ] = None,
     idle_seconds: Annotated[
         float | None,
@@ -110,13 +108,12 @@ def exec_program_command(
     if shutil.which(command[0]) is None:
         note(f"{command[0]}: command not found")
         raise typer.Exit(127)
-    model_pairs = (each.partition("=") for each in model or ())
     limits = dict(budget) if budget_usd is None else {**budget, "max_cost_usd": budget_usd}
     fields = {
         "run_id": run_id,
         "from": source and {"run_id": source},
         "name": name,
-        "models": {seen: configured or seen for seen, _, configured in model_pairs},
+        "models": models_of(model),
         "idle_seconds": idle_seconds,
         "replay": False if no_replay else None,
         "budget": limits,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from caseworker.cli.model_options import MODEL_NAMES, models_of
 from caseworker.cli.output import AsJson, fail, show, show_json, show_table, startup_errors
 from caseworker.cli.service import Url
 from caseworker.cli.streams import note
@@ -75,19 +76,26 @@ def create_key_command(
     budget_usd: AgentBudget = None,
     budget_usd_per_day: AgentBudget = None,
     budget_usd_per_month: AgentBudget = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Model that may be called; see --agent: {MODEL_NAMES}"),
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a key and print it; it cannot be shown again.
 
-    The budgets are for --agent, which requires the one per day. --budget-usd limits each session.
+    Budgets and models are for --agent, which requires the budget per day. --budget-usd limits each
+    session.
     """
     budgets = (budget_usd, budget_usd_per_day, budget_usd_per_month)
-    terms = _terms(*budgets) if agent else None
+    terms = _terms(*budgets, models_of(model)) if agent else None
     if agent and scope:
         fail("--scope: a key of an agent only works at the gateway")
     if not agent and budgets != (None, None, None):
         fail("--budget-usd: only keys with --agent have budgets")
+    if not agent and model:
+        fail("--model: only keys with --agent have models")
     if not agent and name is None:
         fail("--name: an API key has a name")
     name = name or "agent"
@@ -205,7 +213,10 @@ def _key_errors() -> Iterator[None]:
 
 
 def _terms(
-    budget_usd: float | None, budget_usd_per_day: float | None, budget_usd_per_month: float | None
+    budget_usd: float | None,
+    budget_usd_per_day: float | None,
+    budget_usd_per_month: float | None,
+    models: dict[str, str],
 ) -> AgentTerms:
     """Return the terms of a new standing key."""
     if budget_usd_per_day is None:
@@ -220,6 +231,7 @@ def _terms(
         budget=limits(budget_usd),
         budget_per_day=limits(budget_usd_per_day),
         budget_per_month=limits(budget_usd_per_month),
+        models=models or None,
     )
 
 

@@ -67,6 +67,7 @@ _UNKNOWN_KEY: Final = (
     "/keys with kind agent creates one."
 )
 _UNKNOWN_PATH: Final = "The gateway does not offer this path. It offers: {}."
+_NO_WEBSOCKET: Final = "The gateway has no WebSockets. Send the request with POST."
 
 
 _Interruption = Stop | CallFailedError | asyncio.CancelledError
@@ -345,12 +346,14 @@ def refused(refusal: Refusal, dialect: Dialect) -> Response:
     return JSONResponse(dialect.error(refusal), refusal.status, refusal.headers)
 
 
-async def refuse_path(_: Gateway, __: Request | None, dialect: Dialect) -> Response:
+async def refuse_path(_: Gateway, request: Request | None, dialect: Dialect) -> Response:
     """Refuse a path that the gateway does not offer.
 
     Raises:
-        RefusedError: always, with status 404.
+        RefusedError: always; with status 404, or 426 for a WebSocket, after which Codex uses POST.
     """
+    if request is not None and request.headers.get("upgrade", "").lower() == "websocket":
+        raise RefusedError(Refusal(status=426, code="no_websocket", message=_NO_WEBSOCKET))
     same = [each for each in DIALECTS if each.base == dialect.base]
     paths = [path for each in same for path in (each.path, each.count_path, each.models_path)]
     offered = dict.fromkeys(dialect.base + path for path in paths if path)

@@ -67,18 +67,16 @@ async def _claude_code(client: Client, question: str, stream: bool, folder: Path
     return [*node(program, "-p", question, "--output-format", "json")]
 
 
-async def codex_command(_: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
+async def _codex_with_its_provider(
+    _: Client, question: str, stream: bool, folder: Path
+) -> Sequence[str]:
+    """Codex with its built-in provider, which sends more fields than one of its configuration."""
+    return _codex(f'openai_base_url="{(folder / "url").read_text()}"', "--json", question)
+
+
+def _codex(*options: str) -> Sequence[str]:
     program = installed_packages(NPM) / "@openai" / "codex" / "bin" / "codex.js"
-    provider = {
-        "name": '"gateway"',
-        "base_url": f'"{(folder / "url").read_text()}"',
-        "env_key": '"OPENAI_API_KEY"',
-        "wire_api": '"responses"',
-        "supports_websockets": "false",
-    }
-    settings = [f"model_providers.gateway.{name}={value}" for name, value in provider.items()]
-    options = [each for one in ('model_provider="gateway"', *settings) for each in ("-c", one)]
-    return node(program, "exec", "--skip-git-repo-check", "--json", *options, question)
+    return node(program, "exec", "--skip-git-repo-check", "-c", *options)
 
 
 OPENAI, ANTHROPIC = ("openai==3.57.0",), ("anthropic==2.14.0",)
@@ -112,7 +110,9 @@ CLIENTS: Final = [
     Client(
         name="Claude Code", api=MESSAGES, packages=CLAUDE_CODE, command=_claude_code, asks_again=1
     ),
-    Client(name="Codex", api=RESPONSES, packages=CODEX, command=codex_command, asks_again=1),
+    Client(
+        name="Codex", api=RESPONSES, packages=CODEX, command=_codex_with_its_provider, asks_again=1
+    ),
 ]
 
 
@@ -170,6 +170,7 @@ async def execute(
         "OPENAI_API_BASE": access["openai_base_url"],
         "ANTHROPIC_BASE_URL": access["anthropic_base_url"],
         "OPENAI_API_KEY": access["key"],
+        "CODEX_API_KEY": access["key"],
         "ANTHROPIC_API_KEY": access["key"],
         "ASKED_MODEL": "claude-sonnet-4-5" if client.api == MESSAGES else "gpt-5",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -233,8 +234,17 @@ async def _aider(client: Client, question: str, stream: bool, _: Path) -> Sequen
 
 
 async def _codex_with_search(_: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
-    command = await codex_command(_, question, stream, folder)
-    return [*command[:-1], "--model", "gpt-5", command[-1]]
+    """Codex with a provider of its configuration, and the model that searches the web."""
+    fields = {
+        "name": '"gateway"',
+        "base_url": f'"{(folder / "url").read_text()}"',
+        "env_key": '"OPENAI_API_KEY"',
+        "wire_api": '"responses"',
+        "supports_websockets": "false",
+    }
+    provider = ", ".join(f"{name} = {value}" for name, value in fields.items())
+    settings = 'model_provider="gateway"', "-c", f"model_providers.gateway={{{provider}}}"
+    return _codex(*settings, "--json", "--model", "gpt-5", question)
 
 
 LITELLM: Final = "litellm==1.110.2"

@@ -75,6 +75,7 @@ _ITEMS = FieldSection(
     untyped=_type_of_item,
     rows=(
         Fields(Use.FREE, "status agent.agent_name caller.** created_by"),
+        Fields(Use.TEXT, "internal_chat_message_metadata_passthrough.**"),
         Fields(
             Use.FREE,
             "<message|additional_tools|function_call|custom_tool_call|agent_message"
