@@ -532,8 +532,8 @@ async def test_a_key_from_the_command_line_works_in_a_service_without_keys(
     Clients may call any name of a model.
     """
     async with ServiceProcess(database_url, settings=settings_of(provider)) as service:
-        command = ("keys", "create", "--agent", "--budget-usd", "0.05", "--budget-usd-per-day", "1")
-        command += "--model", "*=small"
+        options = ("--budget-usd", "0.05", "--budget-usd-per-day", "1", "--model", "*=small")
+        command = ("keys", "create", "--agent", *options)
         done = await asyncio.to_thread(
             run_caseworker,
             *command,

@@ -11,8 +11,11 @@ _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 _ADDRESS = re.compile(r"(?:http://)?(?:localhost|127\.0\.0\.1):\d+(/.*)")
 _END_OF_WORD, _END_OF_COMMAND = "\x1f", "\x1e"
 _VARIABLES = {
-    **{"ID": "0", "DATABASE_URL": "old", "NEW_DATABASE_URL": "new"},
-    **{"OPENAI_BASE_URL": "url", "OPENAI_API_KEY": "key"},
+    "ID": "0",
+    "DATABASE_URL": "old",
+    "NEW_DATABASE_URL": "new",
+    "OPENAI_BASE_URL": "url",
+    "OPENAI_API_KEY": "key",
 }
 _STUB = r"""#!/bin/sh
 exec >> "$NOTES"
