@@ -319,6 +319,16 @@ class GatewaySettings(Section):
         return self
 
 
+class FaceSettings(Section):
+    """OpenAI's API in front of agents: see docs/faces/openai.md."""
+
+    client_system: Literal["append", "ignore"] = key(
+        "append",
+        "System messages of clients: `append` adds them to the first user message, marked as the"
+        " client's; `ignore` drops them. They never replace the agent's prompt.",
+    )
+
+
 class EventSettings(Section):
     """Event streams of runs."""
 
@@ -500,6 +510,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     artifacts: ArtifactSettings = ArtifactSettings()
     events: EventSettings = EventSettings()
     gateway: GatewaySettings = GatewaySettings()
+    faces: FaceSettings = FaceSettings()
     retention: RetentionSettings = RetentionSettings()
     webhooks: WebhookSettings = WebhookSettings()
     secrets: SecretsSettings = SecretsSettings()

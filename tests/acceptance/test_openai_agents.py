@@ -1,0 +1,314 @@
+"""Registered agents behind OpenAI's API, with the unmodified client of OpenAI."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from tests.support.external import OPENAI, start
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
+from tests.support.json_client import JsonClient
+from tests.support.service import ServiceProcess, finished
+
+AGENT: dict[str, Any] = {
+    "name": "support",
+    "prompt": {"system": "You are support."},
+    "tools": ["calculator"],
+}
+CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+ANSWER = "It is 42, as everybody knows."
+
+
+@pytest.fixture
+async def support(service: ServiceProcess) -> str:
+    """Register the agent and return its name with its version."""
+    async with service.http() as http:
+        answer = await http.post("/agents", json={"agent": AGENT})
+    return f"support@{answer.raise_for_status().json()['version']}"
+
+
+@pytest.fixture
+async def ai(service: ServiceProcess, support: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    """Return OpenAI's client, with the placeholder that its users send to local services."""
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="unused") as client:
+        yield client
+
+
+def strict(kind: Any, value: Any) -> Any:
+    """Validate a reply by its type; the client itself accepts any JSON."""
+    assert isinstance(value, kind), value
+    return kind.model_validate(value.model_dump(mode="json"), strict=False)
+
+
+def says(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+async def test_a_chat_completion_is_answered_by_a_run(
+    ai: openai.AsyncOpenAI, support: str, client: JsonClient, provider: FakeProvider
+) -> None:
+    """The reply has the answer and the token counts of all its model calls."""
+    await provider.script("(chat)", [Step(tool_calls=[CALL]), Step(text=ANSWER)])
+
+    reply = await ai.chat.completions.create(
+        model="support", messages=says("6 times 7? (chat)"), metadata={"order": "7"}
+    )
+    run = await client.get_run(reply.id.removeprefix("chatcmpl-"))
+
+    whole = strict(ChatCompletion, reply)
+    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == (ANSWER, "stop")
+    assert whole.model == support
+    assert whole.usage.total_tokens == run["usage"]["tokens"]
+    assert run["metadata"] == {"order": "7", "openai": {"api": "chat_completions"}}
+
+
+async def test_a_streamed_chat_completion_ends_with_its_usage(
+    ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
+) -> None:
+    """Texts of several turns are separated by a blank line."""
+    steps = [Step(text="Let me see.", tool_calls=[CALL]), Step(text=ANSWER, chunk_chars=6)]
+    await provider.script("(streamed)", steps)
+
+    chunks = [
+        strict(ChatCompletionChunk, each)
+        async for each in await ai.chat.completions.create(
+            model=support,
+            messages=says("6 times 7? (streamed)"),
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    ]
+
+    *parts, last, usage = chunks
+    text = "".join(each.choices[0].delta.content or "" for each in parts)
+    assert text == f"Let me see.\n\n{ANSWER}"
+    assert parts[0].choices[0].delta.role == "assistant"
+    assert last.choices[0].finish_reason == "stop"
+    assert usage.usage is not None
+    assert usage.usage.total_tokens > 0
+
+
+async def test_models_are_the_registered_agents(ai: openai.AsyncOpenAI, support: str) -> None:
+    """An unknown name is a 404 in the shape of the API; `anthropic-version` has its own shape."""
+    models = [each.id async for each in ai.models.list()]
+    one = await ai.models.retrieve("support")
+    with pytest.raises(openai.NotFoundError) as unknown:
+        await ai.models.retrieve("nobody")
+    with pytest.raises(openai.NotFoundError) as called:
+        await ai.chat.completions.create(model="nobody", messages=says("Hello"))
+    with pytest.raises(openai.NotFoundError) as newer:
+        await ai.chat.completions.create(model="support@99", messages=says("Hello"))
+    with pytest.raises(openai.NotFoundError) as conversation:
+        await ai.conversations.create()
+    vendor = await ai._client.get("/models/nobody", headers={"anthropic-version": "2023-06-01"})
+
+    assert "support" in models
+    assert one.id == "support"
+    for error in (unknown, called, newer):
+        assert (error.value.code, error.value.param) == ("model_not_found", "model")
+    assert conversation.value.param == "conversation"
+    assert vendor.json()["type"] == "error"
+
+
+async def test_a_response_can_be_read_followed_and_streamed(
+    ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
+) -> None:
+    """A later response continues the conversation of an earlier one."""
+    await provider.script("(first)", [Step(text=ANSWER)])
+    await provider.script("(second)", [Step(text="Because I said so.", chunk_chars=4)])
+
+    first = await ai.responses.create(model="support", input="6 times 7? (first)")
+    events = [
+        event
+        async for event in await ai.responses.create(
+            model="support",
+            input="Why? (second)",
+            previous_response_id=first.id,
+            instructions="Be brief.",
+            stream=True,
+        )
+    ]
+    last = events[-1]
+    assert last.type == "response.completed"
+    again = [
+        event
+        async for event in await ai.responses.retrieve(
+            last.response.id, stream=True, starting_after=events[4].sequence_number
+        )
+    ]
+    read = await ai.responses.retrieve(last.response.id)
+    [arrival] = await provider.arrivals("(second)", bodies=True)
+
+    assert strict(Response, first).output_text == ANSWER
+    for event in events:
+        EVENT.validate_python(event.model_dump(mode="json"))
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+    assert [each.model_dump() for each in again] == [each.model_dump() for each in events[5:]]
+    deltas = [each.delta for each in events if each.type == "response.output_text.delta"]
+    assert "".join(deltas) == read.output_text == "Because I said so."
+    assert len(deltas) > 1
+    assert read.model_dump() == last.response.model_dump()
+    assert (read.previous_response_id, read.instructions) == (first.id, "Be brief.")
+    assert arrival.body is not None
+    system, question, answer, follow_up = arrival.body["messages"]
+    assert system["content"] == "You are support."
+    assert (question["content"], answer["content"]) == ("6 times 7? (first)", ANSWER)
+    assert follow_up["content"].startswith("[System message of the client]\nBe brief.\n")
+
+
+async def test_a_background_response_outlives_its_client_and_is_cancelled(
+    ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
+) -> None:
+    """The cancel closes the connection to the provider."""
+    await provider.script("(background)", [Step(hang=True)])
+    stream = await ai.responses.create(
+        model="support", input="Wait. (background)", background=True, stream=True
+    )
+    async for event in stream:
+        if event.type == "response.in_progress":
+            break
+    await stream.close()
+    [arrival] = await provider.wait_for_arrivals(1, containing="(background)")
+    running = await ai.responses.retrieve(event.response.id)
+
+    cancelled = await ai.responses.cancel(event.response.id)
+
+    assert (running.status, running.background) == ("in_progress", True)
+    assert strict(Response, cancelled).status == "cancelled"
+    assert arrival.outcome == "open"
+    await provider_left(provider, "(background)")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_client_that_leaves_cancels_its_run(
+    service: ServiceProcess,
+    client: JsonClient,
+    support: str,
+    provider: FakeProvider,
+    *,
+    streams: bool,
+) -> None:
+    """The provider's connection is closed."""
+    marker = f"(left {streams})"
+    await provider.script(marker, [Step(hang=True)])
+    body = {"model": "support", "messages": says(f"Wait. {marker}"), "stream": streams}
+
+    async with service.http() as http:
+        asking = asyncio.create_task(_read(http, body))
+        await provider.wait_for_arrivals(1, containing=marker)
+        asking.cancel()
+        await asyncio.wait({asking})
+    await provider_left(provider, marker)
+    [run] = [each for each in (await _runs(service)) if marker in json.dumps(each)]
+    ended = await finished(client, run["run_id"])
+
+    assert (ended["status"], ended["stop"]["reason"]) == ("cancelled", "The client disconnected.")
+
+
+async def test_fields_that_cannot_be_honoured_are_refused_by_name(
+    ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
+) -> None:
+    """Values that ask for nothing, and fields without effect, are accepted."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    chat: dict[str, Any] = {"tools": [tool], "n": 2, "max_tokens": 5, "surprise": 1, "stop": "x"}
+    respond: dict[str, Any] = {"conversation": "conv_1", "max_output_tokens": 5}
+    for name, value in chat.items():
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ai.chat.completions.create(
+                model="support", messages=says("Hello"), extra_body={name: value}
+            )
+        assert refused.value.param == name
+    for name, value in respond.items():
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ai.responses.create(model="support", input="Hello", extra_body={name: value})
+        assert refused.value.param == name
+    image: Any = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        await ai.chat.completions.create(
+            model="support", messages=[{"role": "user", "content": image}]
+        )
+    assert refused.value.param == "messages[0].content[0]"
+    assert await provider.arrivals() == []
+
+    await provider.script("(neutral)", [Step(text="Yes.")])
+    neutral: dict[str, Any] = {
+        "tools": [], "n": 1, "temperature": 0.5, "response_format": {"type": "text"},
+        "stop": None, "store": False, "user": "u",
+    }
+    reply = await ai.chat.completions.create(
+        model="support", messages=says("Hello (neutral)"), **neutral
+    )
+    assert reply.choices[0].message.content == "Yes."
+
+
+async def test_a_run_that_fails_is_an_error_that_clients_do_not_repeat(
+    ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
+) -> None:
+    """A stream ends with the error; a response has the status failed."""
+    await provider.script("(failing)", [Step(status=400, raw_body="{}")] * 20)
+
+    with pytest.raises(openai.InternalServerError) as failed:
+        await ai.chat.completions.create(model="support", messages=says("Now. (failing)"))
+    count = len(await provider.arrivals())
+    with pytest.raises(openai.APIError):
+        async for _ in await ai.chat.completions.create(
+            model="support", messages=says("Now. (failing)"), stream=True
+        ):
+            pass
+    response = await ai.responses.create(model="support", input="Now. (failing)")
+
+    assert failed.value.response.headers["x-should-retry"] == "false"
+    assert count == 1
+    assert strict(Response, response).status == "failed"
+    assert response.error is not None
+
+
+async def test_keys_of_runs_reach_models_at_the_same_base_url(
+    service: ServiceProcess, http: httpx.AsyncClient, support: str, provider: FakeProvider
+) -> None:
+    """The key decides; paths that one of both does not offer are refused with the right ones."""
+    agent = await start(http, OPENAI)
+    await provider.script("(gateway)", [Step(text="From a model.")] * 2)
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=agent.key) as ai:
+        reply = await ai.chat.completions.create(model="small", messages=says("Hi (gateway)"))
+        response = await ai.responses.create(model="small", input="Hi (gateway)")
+        models = [each.id async for each in ai.models.list()]
+        with pytest.raises(openai.NotFoundError) as retrieved:
+            await ai.responses.retrieve("resp_1")
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="unused") as agents:
+        with pytest.raises(openai.NotFoundError) as embedded:
+            await agents.embeddings.create(model="support", input="Hello")
+
+    assert reply.choices[0].message.content == response.output_text == "From a model."
+    assert "small" in models
+    assert "support" not in models
+    assert "/v1/chat/completions" in str(retrieved.value)
+    assert "cwa_" in str(embedded.value)
+
+
+async def _read(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        async for _ in reply.aiter_bytes():
+            pass
+
+
+async def _runs(service: ServiceProcess) -> list[dict[str, Any]]:
+    async with service.http() as http:
+        runs = (await http.get("/runs")).json()["runs"]
+        return [(await http.get(f"/runs/{each['run_id']}")).json() for each in runs]
+
+
+async def provider_left(provider: FakeProvider, marker: str) -> None:
+    """Wait until the service has closed the connection of a request to the provider."""
+    async with asyncio.timeout(60):
+        while [each.outcome for each in await provider.arrivals(marker)] != ["client_gone"]:
+            await asyncio.sleep(0.05)
