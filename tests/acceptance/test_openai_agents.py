@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -12,12 +15,20 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from tests.support.external import OPENAI, start
+from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
-from tests.support.service import ServiceProcess, finished
+from tests.support.npm_packages import installed_packages, node
+from tests.support.service import (
+    SETTLED,
+    ServiceProcess,
+    claude_settings,
+    finished,
+    model_settings,
+)
 
+NPM = Path(__file__).parents[1] / "support" / "npm_openai"
 AGENT: dict[str, Any] = {
     "name": "support",
     "prompt": {"system": "You are support."},
@@ -26,6 +37,17 @@ AGENT: dict[str, Any] = {
 CALL = {"id": "c1", "name": "calculator", "arguments": '{"expression": "6 * 7"}'}
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 ANSWER = "It is 42, as everybody knows."
+
+
+@pytest.fixture(scope="module")
+def service_settings(running_provider: FakeProvider) -> dict[str, str]:
+    """Return settings that send the requests of front ends for titles to an agent of their own."""
+    return {
+        **model_settings(running_provider.openai_url),
+        **claude_settings(running_provider.url),
+        **SETTLED,
+        "FACES_TASK_MODEL": "titles",
+    }
 
 
 @pytest.fixture
@@ -185,7 +207,8 @@ async def test_a_background_response_outlives_its_client_and_is_cancelled(
     assert (running.status, running.background) == ("in_progress", True)
     assert strict(Response, cancelled).status == "cancelled"
     assert arrival.outcome == "open"
-    await provider_left(provider, "(background)")
+    [arrival] = await provider.wait_for_arrivals(1, containing="(background)", ended=True)
+    assert arrival.outcome == "client_gone"
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -207,10 +230,11 @@ async def test_a_client_that_leaves_cancels_its_run(
         await provider.wait_for_arrivals(1, containing=marker)
         asking.cancel()
         await asyncio.wait({asking})
-    await provider_left(provider, marker)
+    [arrival] = await provider.wait_for_arrivals(1, containing=marker, ended=True)
     [run] = [each for each in (await _runs(service)) if marker in json.dumps(each)]
     ended = await finished(client, run["run_id"])
 
+    assert arrival.outcome == "client_gone"
     assert (ended["status"], ended["stop"]["reason"]) == ("cancelled", "The client disconnected.")
 
 
@@ -241,8 +265,13 @@ async def test_fields_that_cannot_be_honoured_are_refused_by_name(
 
     await provider.script("(neutral)", [Step(text="Yes.")])
     neutral: dict[str, Any] = {
-        "tools": [], "n": 1, "temperature": 0.5, "response_format": {"type": "text"},
-        "stop": None, "store": False, "user": "u",
+        "tools": [],
+        "n": 1,
+        "temperature": 0.5,
+        "response_format": {"type": "text"},
+        "stop": None,
+        "store": False,
+        "user": "u",
     }
     reply = await ai.chat.completions.create(
         model="support", messages=says("Hello (neutral)"), **neutral
@@ -276,14 +305,22 @@ async def test_keys_of_runs_reach_models_at_the_same_base_url(
     service: ServiceProcess, http: httpx.AsyncClient, support: str, provider: FakeProvider
 ) -> None:
     """The key decides; paths that one of both does not offer are refused with the right ones."""
-    agent = await start(http, OPENAI)
-    await provider.script("(gateway)", [Step(text="From a model.")] * 2)
+    agent = await start(http)
+    await provider.script("(gateway)", [Step(text="From a model.")] * 3)
     async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=agent.key) as ai:
         reply = await ai.chat.completions.create(model="small", messages=says("Hi (gateway)"))
         response = await ai.responses.create(model="small", input="Hi (gateway)")
         models = [each.id async for each in ai.models.list()]
         with pytest.raises(openai.NotFoundError) as retrieved:
             await ai.responses.retrieve("resp_1")
+    async with anthropic.AsyncAnthropic(base_url=service.url, auth_token=agent.key) as vendor:
+        message = await vendor.messages.create(
+            model="claude", messages=says("Hi (gateway)"), max_tokens=9
+        )
+        listed = [each.id async for each in vendor.models.list()]
+    async with anthropic.AsyncAnthropic(base_url=service.url, auth_token="unused") as vendor:
+        with pytest.raises(anthropic.NotFoundError) as refused:
+            await vendor.messages.create(model="support", messages=says("Hi"), max_tokens=9)
     async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="unused") as agents:
         with pytest.raises(openai.NotFoundError) as embedded:
             await agents.embeddings.create(model="support", input="Hello")
@@ -293,6 +330,71 @@ async def test_keys_of_runs_reach_models_at_the_same_base_url(
     assert "support" not in models
     assert "/v1/chat/completions" in str(retrieved.value)
     assert "cwa_" in str(embedded.value)
+    assert getattr(message.content[0], "text", None) == "From a model."
+    assert "claude" in listed
+    assert refused.value.body is not None
+    assert "/v1/chat/completions" in str(refused.value)
+
+
+async def test_a_front_ends_request_for_a_title_goes_to_the_agent_for_it(
+    service: ServiceProcess, ai: openai.AsyncOpenAI, provider: FakeProvider
+) -> None:
+    """The agent of the chat does not answer it."""
+    await provider.script("(title)", [Step(text="A title")])
+    async with service.http() as http:
+        titles = {"name": "titles", "prompt": "You write titles."}
+        (await http.post("/agents", json={"agent": titles})).raise_for_status()
+
+    reply = await ai.chat.completions.create(
+        model="support", messages=says("### Task:\nWrite a title of this chat. (title)")
+    )
+
+    assert reply.model == "titles@1"
+
+
+async def test_texts_of_an_agent_among_the_tools_are_not_part_of_the_answer(
+    service: ServiceProcess, ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
+) -> None:
+    """Only the agent that the request names writes the answer."""
+    chief = {"name": "chief", "prompt": {}, "tools": [{"agent": {"name": "support"}}]}
+    async with service.http() as http:
+        (await http.post("/agents", json={"agent": chief})).raise_for_status()
+    call = {"id": "d1", "name": "support", "arguments": '{"input": "6 * 7? (inner)"}'}
+    await provider.script("(outer)", [Step(tool_calls=[call]), Step(text="42, says support.")])
+    await provider.script("(inner)", [Step(text="It is 42.")])
+
+    chunks = [
+        each.choices[0].delta.content or ""
+        async for each in await ai.chat.completions.create(
+            model="chief", messages=says("Well? (outer)"), stream=True
+        )
+    ]
+
+    assert "".join(chunks) == "42, says support."
+
+
+async def test_the_javascript_client_and_the_ai_sdk_use_an_agent(
+    service: ServiceProcess, support: str, provider: FakeProvider
+) -> None:
+    """Each of their APIs is answered, whole, streamed, resumed and cancelled."""
+    modules = await asyncio.to_thread(installed_packages, NPM)
+    await provider.script("(npm)", [Step(text=ANSWER, chunk_chars=6)] * 8)
+    command = node(NPM / "ask.mjs", modules, f"{service.url}/v1", "support", "6 * 7? (npm)")
+
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    client = outcome["client"]
+    assert client["chat"] == client["streamed"] == client["response"] == ANSWER
+    assert client["isResumed"]
+    assert client["cancelled"] == "completed"
+    assert client["types"][-1] == "response.completed"
+    for api in ("chat", "responses"):
+        assert outcome[api]["text"] == outcome[api]["parts"] == ANSWER
+        assert outcome[api]["tokens"] > 0
 
 
 async def _read(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
@@ -305,10 +407,3 @@ async def _runs(service: ServiceProcess) -> list[dict[str, Any]]:
     async with service.http() as http:
         runs = (await http.get("/runs")).json()["runs"]
         return [(await http.get(f"/runs/{each['run_id']}")).json() for each in runs]
-
-
-async def provider_left(provider: FakeProvider, marker: str) -> None:
-    """Wait until the service has closed the connection of a request to the provider."""
-    async with asyncio.timeout(60):
-        while [each.outcome for each in await provider.arrivals(marker)] != ["client_gone"]:
-            await asyncio.sleep(0.05)

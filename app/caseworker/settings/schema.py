@@ -327,6 +327,11 @@ class FaceSettings(Section):
         "System messages of clients: `append` adds them to the first user message, marked as the"
         " client's; `ignore` drops them. They never replace the agent's prompt.",
     )
+    task_model: Text | None = key(
+        None,
+        "Registered agent, such as `titles` or `titles@2`, that answers the requests of chat front"
+        " ends for titles and tags of chats (they begin with `### Task:`); null: the chat's agent.",
+    )
 
 
 class EventSettings(Section):

@@ -46,6 +46,8 @@ from caseworker.runs.service import RunService
 
 BASE: Final = "/v1"
 MODELS_PER_PAGE: Final = 100
+_TASK: Final = "### Task:"
+"""Beginning of the prompts with which Open WebUI requests titles, tags and follow-up questions."""
 _OWN_PREFIX: Final = "cw"
 """Beginning of all keys of this service."""
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -60,11 +62,19 @@ class FaceOptions:
 
     appends_system: bool
     """Whether system messages of the client are added to its first user message."""
+    task_agent: Mapping[str, Any] | None = None
+    """Reference to the agent that answers requests of front ends for titles and tags; None without
+    one."""
+
+    def directed(self, call: AgentCall) -> AgentCall:
+        """Return a chat completion with the agent that answers it."""
+        is_task = bool(call.messages) and call.messages[-1]["content"].startswith(_TASK)
+        return replace(call, agent=self.task_agent) if self.task_agent and is_task else call
 
 
 async def complete(request: ApiRequest) -> ASGIApp:
     """Answer a request for a chat completion of an agent."""
-    call = chat_call(await request.json())
+    call = request.service(FaceOptions).directed(chat_call(await request.json()))
     if call.streams:
         await runs.enter_stream(request)
     run = await _accepted(request, call, {"api": "chat_completions"})
