@@ -149,7 +149,7 @@ async def test_a_response_can_be_read_followed_and_streamed(
     await provider.script("(second)", [Step(text="Because I said so.", chunk_chars=4)])
 
     first = await ai.responses.create(model="support", input="6 times 7? (first)")
-    events = [
+    events: list[Any] = [
         event
         async for event in await ai.responses.create(
             model="support",
@@ -192,7 +192,7 @@ async def test_a_background_response_outlives_its_client_and_is_cancelled(
 ) -> None:
     """The cancel closes the connection to the provider."""
     await provider.script("(background)", [Step(hang=True)])
-    stream = await ai.responses.create(
+    stream: Any = await ai.responses.create(
         model="support", input="Wait. (background)", background=True, stream=True
     )
     async for event in stream:

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from caseworker.gateway.refusals import Refusal, RefusedError
 
 _AGENT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,63})(?:@([1-9][0-9]{0,8}))?", re.ASCII)
-_BLANK: Final = (None, [], {}, "")
+_BLANK: Final[Sequence[Any]] = (None, [], {}, "")
 METADATA_KEY: Final = "openai"
 """Key in the metadata of a run for the fields of its request that only this API has."""
 CLIENT_SYSTEM: Final = "[System message of the client]\n{}\n[End of the client's system message]"
