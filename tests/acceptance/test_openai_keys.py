@@ -118,7 +118,7 @@ async def test_a_standing_key_reaches_models_through_any_process(
 async def test_an_api_key_at_the_gateway_is_told_the_right_url(
     service: ServiceProcess, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The message says where keys of this kind are used."""
+    """The message names the base URL for keys of this kind."""
     key = await key_of(http, "lost")
     async with client_of(service, key, "/gateway/openai/v1") as ai:
         with pytest.raises(openai.AuthenticationError) as refused:

@@ -193,7 +193,7 @@ def response_call(document: Any) -> AgentCall:
 
 
 def agent_named(model: Any) -> Mapping[str, Any]:
-    """Return the reference to the agent that a model name such as ``support@3`` stands for.
+    """Return the reference to the agent with a model name such as ``support@3``.
 
     Raises:
         RefusedError: no agent can have this name.
@@ -207,7 +207,7 @@ def agent_named(model: Any) -> Mapping[str, Any]:
 
 
 def unknown_agent(model: str) -> RefusedError:
-    """Return the refusal of a model that is no registered agent."""
+    """Return the refusal of a model name without a registered agent."""
     message = (
         f"No agent is registered as {model[:128]!r}. GET /v1/models lists the agents. To call"
         " models instead, use a key that begins with cwa_ or cwr_."

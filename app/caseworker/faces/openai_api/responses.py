@@ -147,17 +147,17 @@ class EventWriter:
     def __call__(self, events: Iterable[EventRecord], run: Run | None) -> bytes:
         """Return the events for those of the run; the last ones if ``run`` has ended."""
         if not self._number:
-            begun = {**response(self.run, Transcript()), **_BEGUN}
-            self._write("response.created", response=begun)
-            self._write("response.in_progress", response=begun)
+            initial = {**response(self.run, Transcript()), **_INITIAL}
+            self._write("response.created", response=initial)
+            self._write("response.in_progress", response=initial)
         for delta in self.transcript.read(events):
             self._delta(delta.index, delta.text)
         if run is not None:
             for delta in self.transcript.finish(run):
                 self._delta(delta.index, delta.text)
-            whole = response(run, self.transcript)
-            self._close(is_whole=whole["status"] in ("completed", "incomplete"))
-            self._write(_LAST_EVENT[whole["status"]], response=whole)
+            final = response(run, self.transcript)
+            self._close(is_whole=final["status"] in ("completed", "incomplete"))
+            self._write(_LAST_EVENT[final["status"]], response=final)
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
@@ -192,7 +192,7 @@ class EventWriter:
             self._parts.append(f"event: {kind}\ndata: {document}\n\n".encode())
 
 
-_BEGUN: Final[Mapping[str, Any]] = {
+_INITIAL: Final[Mapping[str, Any]] = {
     "status": _IN_PROGRESS,
     "completed_at": None,
     "error": None,

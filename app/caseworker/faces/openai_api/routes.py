@@ -113,7 +113,7 @@ async def respond(request: ApiRequest) -> ASGIApp:
 
 
 async def retrieve(request: ApiRequest) -> ASGIApp:
-    """Return a response in its current state, or stream it, after an event if the query says so."""
+    """Return a response in its current state, or stream it from the event in the query on."""
     run = await responses.run_of(request, request.path_params["response_id"])
     query = request.query_params
     if query.get("stream", "").lower() not in ("true", "1"):
@@ -206,7 +206,7 @@ def routed(
     """Return a route function: ``served`` answers the keys of the gateway, ``answer`` all others.
 
     ``dialect`` is the API of the path at the gateway; None if several share the path. ``scope`` is
-    what a caller of agents needs.
+    the permission that callers of agents need.
     """
 
     async def answered(request: Request) -> ASGIApp:
@@ -284,8 +284,8 @@ def _routes() -> Iterator[LabelledRoute]:
         ("/models/{name:path}", "GET", list_agents, Gateway.models, None, read),
     ):
         yield LabelledRoute(BASE + path, routed(answer, served, dialect, scope), methods=[method])
-    others = routed(refuse_unknown, _refuse_gateway_path, None, read)
-    yield LabelledRoute(f"{BASE}/{{path:path}}", others, methods=_METHODS)
+    other_paths = routed(refuse_unknown, _refuse_gateway_path, None, read)
+    yield LabelledRoute(f"{BASE}/{{path:path}}", other_paths, methods=_METHODS)
 
 
 ROUTES: Final = tuple(_routes())

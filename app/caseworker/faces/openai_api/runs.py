@@ -39,7 +39,7 @@ WAIT_SECONDS: Final = 60.0
 """Longest wait for a run before the key of the client is checked again."""
 SILENT_SECONDS: Final = 15.0
 """Seconds without an event after which a stream sends a comment."""
-LEFT: Final = "The client disconnected."
+DISCONNECTED: Final = "The client disconnected."
 
 Frames = Callable[[Iterable[EventRecord], Run | None], bytes]
 """Returns the encoded events of a stream for events of a run. The run is passed once it has
@@ -95,7 +95,7 @@ def is_of_api(run: Run) -> bool:
 
 
 def about_of(run: Run) -> Mapping[str, Any]:
-    """Return what the metadata of a run holds about its request in this API."""
+    """Return the fields of a run's metadata that this API has stored."""
     about = run.metadata.get(METADATA_KEY)
     return about if isinstance(about, Mapping) else {}
 
@@ -132,7 +132,7 @@ async def abandon(request: ApiRequest, key: RunKey) -> None:
     """Cancel a run whose client has disconnected."""
     runs = request.service(RunService)
     if not runs.is_closing:
-        await runs.cancel(key, by=request.caller.name, reason=LEFT)
+        await runs.cancel(key, by=request.caller.name, reason=DISCONNECTED)
 
 
 def _closing(key: RunKey) -> Refusal:

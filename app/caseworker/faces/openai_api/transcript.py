@@ -31,7 +31,7 @@ class Delta:
 
 @dataclass(slots=True)
 class Transcript:
-    """What the agent has written, one message for each turn with a text."""
+    """The texts of the agent, one message for each turn with a text."""
 
     texts: list[str] = field(default_factory=list)
     tokens_in: int = 0
@@ -67,10 +67,10 @@ class Transcript:
         self._current = text = self._current[: data["offset"]] + data["content"]
         if not text:
             return
-        sent = self.texts[-1] if self._is_open else None
-        if sent is not None and sent.startswith(text):
+        shown = self.texts[-1] if self._is_open else None
+        if shown is not None and shown.startswith(text):
             return  # an answer that is written again, so far with the same text
-        if sent is None or not text.startswith(sent):
+        if shown is None or not text.startswith(shown):
             self._is_open = True
             self.texts.append("")
         yield from self._grown(text)
