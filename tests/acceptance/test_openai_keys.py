@@ -53,6 +53,7 @@ def client_of(service: ServiceProcess, key: str, path: str = "/v1") -> openai.As
     return openai.AsyncOpenAI(base_url=service.url + path, api_key=key, max_retries=0)
 
 
+@pytest.mark.req("cw/16.openai")
 async def test_an_api_key_reaches_the_agents_of_its_tenant_only(
     service: ServiceProcess, second: ServiceProcess, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
@@ -94,10 +95,14 @@ async def test_a_wrong_key_is_401_in_the_shape_of_the_api(
         assert {"message", "type", "param", "code"} <= refused.value.body.keys()
 
 
+@pytest.mark.req("cw/16.openai")
 async def test_a_standing_key_reaches_models_through_any_process(
     service: ServiceProcess, second: ServiceProcess, http: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
-    """The process that does not own the run of the session forwards the request to its owner."""
+    """The process that does not own the run of the session forwards the request to its owner.
+
+    Owners of the previous release know only the path below ``/gateway``.
+    """
     await provider.script("(key)", [Step(text="From a model.")] * 2)
     holder = await create_key(http, OPERATOR, name="standing")
     key = holder.key["key"]
@@ -111,6 +116,8 @@ async def test_a_standing_key_reaches_models_through_any_process(
 
     assert [each.choices[0].message.content for each in replies] == ["From a model."] * 2
     assert unknown.value.code == "model_not_found"
+    metrics = (await http.get("/metrics")).text
+    assert 'route="/gateway/openai/v1/chat/completions"' in metrics
     runs = await http.get("/runs?kind=external", headers={"Authorization": f"Bearer {OPERATOR}"})
     assert len(runs.json()["runs"]) == 1
 

@@ -111,7 +111,7 @@ def response(run: Run, transcript: Transcript) -> dict[str, Any]:
         if failure is None or status == "cancelled"
         else {"code": "server_error", "message": failure.message},
         "incomplete_details": {"reason": reason} if status == "incomplete" else None,
-        "instructions": about.get("instructions"),
+        "instructions": None,
         "max_output_tokens": None,
         "metadata": {
             name: value if isinstance(value, str) else json.dumps(value)

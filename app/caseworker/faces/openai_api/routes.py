@@ -100,7 +100,6 @@ async def respond(request: ApiRequest) -> ASGIApp:
         "api": "responses",
         "background": call.background,
         "previous_response_id": call.previous,
-        "instructions": "\n\n".join(call.system) or None,
     }
     about = {name: value for name, value in about.items() if value}
     run = await _accepted(request, call, about, earlier)
@@ -203,7 +202,7 @@ def _dialect_of(request: Request, usual: Dialect = CHAT_COMPLETIONS) -> Dialect:
 def routed(
     answer: Answer, served: Served, dialect: Dialect | None, scope: KeyScope
 ) -> Callable[[Request], Awaitable[ASGIApp]]:
-    """Return a route function: ``served`` answers the keys of the gateway, ``answer`` all others.
+    """Return a route function: ``served`` answers keys of the gateway, ``answer`` other callers.
 
     ``dialect`` is the API of the path at the gateway; None if several share the path. ``scope`` is
     the permission that callers of agents need.
@@ -211,7 +210,9 @@ def routed(
 
     async def answered(request: Request) -> ASGIApp:
         if _has_gateway_key(request):
-            return await in_shape(served, dialect or _dialect_of(request))(request)
+            of_gateway = dialect or _dialect_of(request)
+            _move_below_gateway(request, of_gateway)
+            return await in_shape(served, of_gateway)(request)
         shape = _dialect_of(request)
         if (deadline := request.scope.get(DEADLINE)) is not None:
             deadline.form = lambda problem: refused(of_problem(problem), shape)
@@ -238,6 +239,16 @@ def _problem_of(request: Request, error: Exception) -> ProblemError:
         return shared.problems.of(error)
     except LookupError:
         raise error from None
+
+
+def _move_below_gateway(request: Request, dialect: Dialect) -> None:
+    """Change the path that a request has if it is forwarded to the owner of its run.
+
+    A process of the previous release knows only the paths below ``/gateway``.
+    """
+    base = dialect.base if dialect.base.endswith(BASE) else dialect.base + BASE
+    _, _, rest = request.scope["raw_path"].partition(BASE.encode())
+    request.scope["raw_path"] = f"/gateway{base}".encode() + rest
 
 
 def _has_gateway_key(request: Request) -> bool:

@@ -28,7 +28,7 @@ from caseworker.platform.http.problems import (
     violations_of,
 )
 from caseworker.platform.http.request import ApiRequest
-from caseworker.runs.errors import GraphRefusedError
+from caseworker.runs.errors import GraphRefusedError, RunNotFoundError
 from caseworker.runs.http.body import idempotency_key
 from caseworker.runs.http.events import EventStreams
 from caseworker.runs.http.kinds import Admissions, body_of_kind
@@ -163,7 +163,7 @@ class FrameSource:
                     if batch.is_last:
                         return
             refusal = _closing(self.key)
-        except (StoreUnavailableError, AccessRefusedError) as error:
+        except (StoreUnavailableError, RunNotFoundError, AccessRefusedError) as error:
             refusal = of_problem(request.problem_of(error))
         yield self.dialect.error_event(refusal, number)
 

@@ -67,10 +67,10 @@ class Transcript:
         self._current = text = self._current[: data["offset"]] + data["content"]
         if not text:
             return
-        shown = self.texts[-1] if self._is_open else None
-        if shown is not None and shown.startswith(text):
+        streamed = self.texts[-1] if self._is_open else None
+        if streamed is not None and streamed.startswith(text):
             return  # an answer that is written again, so far with the same text
-        if shown is None or not text.startswith(shown):
+        if streamed is None or not text.startswith(streamed):
             self._is_open = True
             self.texts.append("")
         yield from self._grown(text)
