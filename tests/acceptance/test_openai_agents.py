@@ -194,27 +194,50 @@ async def test_a_response_can_be_read_followed_and_streamed(
 
 
 @pytest.mark.req("cw/16.openai")
-async def test_a_background_response_outlives_its_client_and_is_cancelled(
+async def test_a_background_response_outlives_its_client(
     ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
 ) -> None:
-    """The cancel closes the connection to the provider."""
-    await provider.script("(background)", [Step(hang=True)])
+    """Another stream resumes it while it is written."""
+    step = Step(text="Written in the background.", after_events=3)
+    await provider.script("(background)", [step])
     stream: Any = await ai.responses.create(
-        model="support", input="Wait. (background)", background=True, stream=True
+        model="support", input="Write. (background)", background=True, stream=True
     )
+    seen = []
     async for event in stream:
-        if event.type == "response.in_progress":
+        seen.append(event)
+        if event.type == "response.output_text.delta":
             break
     await stream.close()
-    [arrival] = await provider.wait_for_arrivals(1, containing="(background)")
-    running = await ai.responses.retrieve(event.response.id)
 
-    cancelled = await ai.responses.cancel(event.response.id)
+    response_id = seen[0].response.id
+    resumed: Any = await ai.responses.retrieve(
+        response_id, stream=True, starting_after=seen[-1].sequence_number
+    )
+    running = await ai.responses.retrieve(response_id)
+    await provider.release()
+    seen += [event async for event in resumed]
 
     assert (running.status, running.background) == ("in_progress", True)
+    assert [each.sequence_number for each in seen] == list(range(len(seen)))
+    assert seen[-1].type == "response.completed"
+    assert seen[-1].response.output_text == "Written in the background."
+
+
+@pytest.mark.req("cw/16.openai")
+async def test_a_cancelled_response_closes_the_connection_to_the_provider(
+    ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
+) -> None:
+    """A response in the background is returned before it ends."""
+    await provider.script("(cancelled)", [Step(hang=True)])
+    begun = await ai.responses.create(model="support", input="Wait. (cancelled)", background=True)
+    await provider.wait_for_arrivals(1, containing="(cancelled)")
+
+    cancelled = await ai.responses.cancel(begun.id)
+
+    [arrival] = await provider.wait_for_arrivals(1, containing="(cancelled)", ended=True)
+    assert begun.status in ("queued", "in_progress")
     assert strict(Response, cancelled).status == "cancelled"
-    assert arrival.outcome == "open"
-    [arrival] = await provider.wait_for_arrivals(1, containing="(background)", ended=True)
     assert arrival.outcome == "client_gone"
 
 

@@ -93,6 +93,7 @@ async def test_a_wrong_key_is_401_in_the_shape_of_the_api(
                 await ai.chat.completions.create(model="agent-first", messages=HELLO)
         assert isinstance(refused.value.body, dict)
         assert {"message", "type", "param", "code"} <= refused.value.body.keys()
+        assert refused.value.code in ("credential-refused", "invalid_api_key")
 
 
 @pytest.mark.req("cw/16.openai")
