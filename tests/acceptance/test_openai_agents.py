@@ -331,6 +331,31 @@ async def test_a_run_that_fails_is_an_error_that_clients_do_not_repeat(
     assert response.error is not None
 
 
+async def test_a_run_that_a_limit_halts_is_a_stop_in_each_form(
+    service: ServiceProcess, ai: openai.AsyncOpenAI, provider: FakeProvider
+) -> None:
+    """The text that was streamed before it stays; the error names the reason and the run."""
+    limited = {**AGENT, "name": "limited", "limits": {"max_turns": 1}}
+    async with service.http() as http:
+        (await http.post("/agents", json={"agent": limited})).raise_for_status()
+    await provider.script("(limit)", [Step(text="Let me see.", tool_calls=[CALL])] * 3)
+    messages, texts = says("6 times 7? (limit)"), list[str]()
+
+    with pytest.raises(openai.BadRequestError) as halted:
+        await ai.chat.completions.create(model="limited", messages=messages)
+    stream = await ai.chat.completions.create(model="limited", messages=messages, stream=True)
+    with pytest.raises(openai.APIError) as interrupted:
+        await read_texts(stream, texts)
+    response = await ai.responses.create(model="limited", input="6 times 7? (limit)")
+
+    for error in (halted.value, interrupted.value):
+        assert (error.type, error.code) == ("run_stopped", "budget")
+        assert "(run " in error.message
+    assert "".join(texts) == "Let me see."
+    assert strict(Response, response).status == "failed"
+    assert response.output_text == "Let me see."
+
+
 @pytest.mark.req("cw/16.openai")
 async def test_keys_of_runs_reach_models_at_the_same_base_url(
     service: ServiceProcess, http: httpx.AsyncClient, support: str, provider: FakeProvider
@@ -426,6 +451,11 @@ async def test_the_javascript_client_and_the_ai_sdk_use_an_agent(
     for api in ("chat", "responses"):
         assert outcome[api]["text"] == outcome[api]["parts"] == ANSWER
         assert outcome[api]["tokens"] > 0
+
+
+async def read_texts(stream: Any, texts: list[str]) -> None:
+    async for chunk in stream:
+        texts.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 - kept after an error
 
 
 async def _read(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
