@@ -51,6 +51,7 @@ NEAR: Final[Mapping[str, str]] = {
     "core": "unit/core",
     "engine": "unit/engine unit/nodes unit/runs contract/test_accepted_runs"
     " property/test_crashes property/test_graph_executions",
+    "faces/openai_api": "unit/faces acceptance/test_openai_agents acceptance/test_openai_keys",
     "faces": "contract/test_http_mcp acceptance/test_mcp_clients",
     "features/access": "unit/features/access contract/test_authentication contract/test_key_store"
     " contract/test_http_keys contract/test_http_audit contract/test_http_tenants"

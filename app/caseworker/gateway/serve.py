@@ -64,7 +64,8 @@ MAX_LANE_CHARS: Final = 100
 
 _UNKNOWN_KEY: Final = (
     "The key is unknown, expired or revoked. POST /runs with kind external returns a key, and POST "
-    "/keys with kind agent creates one."
+    "/keys with kind agent creates one. The base URL for all other keys ends with /v1: they reach "
+    "agents."
 )
 _UNKNOWN_PATH: Final = "The gateway does not offer this path. It offers: {}."
 _NO_WEBSOCKET: Final = "The gateway has no WebSockets. Send the request with POST."

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from caseworker.faces.openai_api.feature import OPENAI_API
 from caseworker.features.access.feature import ACCESS
 from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
@@ -64,6 +65,7 @@ FEATURES: Final[Sequence[Feature]] = (
     STATISTICS,
     EXTERNAL,
     GATEWAY,
+    OPENAI_API,
     ARTIFACTS,
     APPROVALS,
     THREADS,

@@ -319,6 +319,21 @@ class GatewaySettings(Section):
         return self
 
 
+class FaceSettings(Section):
+    """OpenAI's API in front of agents: see docs/faces/openai.md."""
+
+    client_system: Literal["append", "ignore"] = key(
+        "append",
+        "System messages of clients: `append` adds them to the first user message, marked as the"
+        " client's; `ignore` drops them. They never replace the agent's prompt.",
+    )
+    task_model: Text | None = key(
+        None,
+        "Registered agent, such as `titles` or `titles@2`, that answers the requests of chat front"
+        " ends for titles and tags of chats (they begin with `### Task:`); null: the chat's agent.",
+    )
+
+
 class EventSettings(Section):
     """Event streams of runs."""
 
@@ -500,6 +515,7 @@ class Settings(Section, BaseSettings, case_sensitive=True, hide_input_in_errors=
     artifacts: ArtifactSettings = ArtifactSettings()
     events: EventSettings = EventSettings()
     gateway: GatewaySettings = GatewaySettings()
+    faces: FaceSettings = FaceSettings()
     retention: RetentionSettings = RetentionSettings()
     webhooks: WebhookSettings = WebhookSettings()
     secrets: SecretsSettings = SecretsSettings()
