@@ -347,14 +347,24 @@ def refused(refusal: Refusal, dialect: Dialect) -> Response:
     return JSONResponse(dialect.error(refusal), refusal.status, refusal.headers)
 
 
+def refuse_websocket(request: Request) -> None:
+    """Refuse a WebSocket, after which Codex sends its request with POST.
+
+    Raises:
+        RefusedError: with status 426, if the request opens a WebSocket.
+    """
+    if request.headers.get("upgrade", "").lower() == "websocket":
+        raise RefusedError(Refusal(status=426, code="no_websocket", message=_NO_WEBSOCKET))
+
+
 async def refuse_path(_: Gateway, request: Request | None, dialect: Dialect) -> Response:
     """Refuse a path that the gateway does not offer.
 
     Raises:
-        RefusedError: always; with status 404, or 426 for a WebSocket, after which Codex uses POST.
+        RefusedError: always; with status 404, or 426 for a WebSocket.
     """
-    if request is not None and request.headers.get("upgrade", "").lower() == "websocket":
-        raise RefusedError(Refusal(status=426, code="no_websocket", message=_NO_WEBSOCKET))
+    if request is not None:
+        refuse_websocket(request)
     same = [each for each in DIALECTS if each.base == dialect.base]
     paths = [path for each in same for path in (each.path, each.count_path, each.models_path)]
     offered = dict.fromkeys(dialect.base + path for path in paths if path)

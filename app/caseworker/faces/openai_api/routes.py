@@ -29,7 +29,7 @@ from caseworker.gateway.dialects.embeddings import EMBEDDINGS
 from caseworker.gateway.dialects.messages import MESSAGES
 from caseworker.gateway.dialects.responses import RESPONSES
 from caseworker.gateway.refusals import Refusal, RefusedError, of_problem
-from caseworker.gateway.serve import Gateway, in_shape, refused
+from caseworker.gateway.serve import Gateway, in_shape, refuse_websocket, refused
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.caller import InvalidCredentialError, KeyScope
 from caseworker.platform.http.deadline import DEADLINE
@@ -275,6 +275,7 @@ async def _drop_placeholder(request: Request) -> None:
 
 
 async def _refuse_gateway_path(_: Gateway, request: ApiRequest, __: Dialect) -> ASGIApp:
+    refuse_websocket(request)
     path = request.scope["path"][:200]
     message = _UNKNOWN_TO_GATEWAY.format(path)
     raise RefusedError(Refusal(status=404, code="unknown_path", message=message))
