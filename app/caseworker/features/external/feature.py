@@ -12,6 +12,7 @@ from caseworker.features.external.children import PARENT_ENDED, Children
 from caseworker.features.external.clients import KEY_PREFIXES
 from caseworker.features.external.key_sessions import caller_with, parsed_key
 from caseworker.features.external.kind import Access
+from caseworker.features.external.old_sessions import drop_sessions
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import (
     PostgresAttempts,
@@ -104,5 +105,6 @@ EXTERNAL: Final = Feature(
     errors=http.ERRORS,
     problems=[*http.PROBLEMS, PARENT_ENDED],
     tables=["external_attempts", "external_objects", "key_sessions"],
+    retention={"runs": drop_sessions},
     open=open_external,
 )
