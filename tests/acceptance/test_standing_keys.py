@@ -265,23 +265,53 @@ async def test_a_halted_session_is_refused_with_its_reason_while_others_continue
     assert len(await pair.runs(holder)) == 3
 
 
+async def used_by_another_tenant(pair: KeyPair, until: asyncio.Task[Any]) -> int:
+    """Return how many sessions a key of another tenant opens, alternating the processes.
+
+    It opens at least one, and continues until a task has ended.
+    """
+    rates = {"max_sessions_per_hour": 1_000_000, "max_open_sessions": 10_000}
+    holder, opened = await pair.key(tenant=f"other-{next(_numbers)}", **rates), 0
+    while not opened or not until.done():
+        session = holder.at(pair.clients[opened % 2]).named(f"other {opened}")
+        reply = await session.ask("OTHER")
+        assert reply.status_code == 200, reply.text
+        opened += 1
+        await asyncio.wait((until,), timeout=1)
+    return opened
+
+
 @pytest.mark.req("cw/19.sessions")
+@pytest.mark.parametrize("headers", [200, pytest.param(10_000, marks=pytest.mark.proof)])
 async def test_random_session_names_stay_within_the_day_and_the_rates(
-    pair: KeyPair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider, headers: int
 ) -> None:
-    """A key opens as many sessions as it may; other keys still open runs."""
+    """A key opens as many sessions as it may; meanwhile, another tenant opens runs."""
     await provider.script("RANDOM", [Step(tokens_in=1, tokens_out=100)], repeat_last=True)
     holder = await pair.key(budget_per_day={"max_llm_calls": 5}, max_sessions_per_hour=20)
-    sessions = [holder.at(pair.clients[n % 2]).named(f"random {n}") for n in range(200)]
+    names, statuses = iter(range(headers)), list[int]()
 
-    statuses = await asked(sessions, "RANDOM")
-    refused = [error_of(await sessions[-1].ask()) for _ in range(2)]
+    async def attack(http: httpx.AsyncClient) -> None:
+        for name in names:
+            reply = await holder.at(http).named(f"random {name}").ask_until_owned("RANDOM")
+            assert reply.status_code in (200, 400), (reply.status_code, reply.text)
+            statuses.append(reply.status_code)
 
+    async def attack_both() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(100):
+                group.create_task(attack(pair.clients[number % 2]))
+
+    attacking = asyncio.create_task(attack_both())
+    opened = await used_by_another_tenant(pair, attacking)
+    await attacking
+    refused = [error_of(await holder.named("last").ask()) for _ in range(2)]
+
+    assert len(statuses) == headers
     assert statuses.count(200) == await provider.count("RANDOM") == 5
+    assert await provider.count("OTHER") == opened
     assert len(await pair.runs(holder)) <= 20
     assert refused[0]["resets_at"]
-    other = await pair.key()
-    assert (await other.ask()).status_code == 200
 
 
 @pytest.mark.req("cw/19.sessions")
