@@ -545,3 +545,48 @@ async def test_a_key_from_the_command_line_works_in_a_service_without_keys(
     assert reply.choices[0].message.content
     assert [run["status"] for run in runs.raise_for_status().json()["runs"]] == ["running"]
     assert whoami.json()["anonymous"] is True
+
+
+@pytest.mark.req("cw/19.key")
+async def test_a_list_of_models_opens_no_run(pair: KeyPair, provider: FakeProvider) -> None:
+    """It has the models of the key that the quota of its tenant allows."""
+    tenant = f"models-{next(_numbers)}"
+    holder = await pair.key(tenant=tenant, models={"mine": "small", "other": "claude"})
+    path = "/gateway/openai/v1/models"
+    listed = [
+        await holder.http.get(each, headers=holder.headers)
+        for each in (path, f"{path}/mine", f"{path}/small")
+    ]
+    quota = {"models": ["claude"]}
+    (await pair.of_first.put(f"/quotas/{tenant}", json=quota, headers=OPERATOR)).raise_for_status()
+    after = await holder.http.get(path, headers=holder.headers)
+    runs = await pair.oracle.value("SELECT count(*) FROM runs WHERE tenant_id = %s", tenant)
+    refused = await holder.ask(model="mine")
+
+    assert [each["id"] for each in listed[0].json()["data"]] == ["mine"]
+    assert [each.status_code for each in listed] == [200, 200, 404]
+    assert after.json()["data"] == []
+    assert runs == 0
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.req("cw/19.sessions")
+async def test_a_ceiling_of_one_run_is_named_and_the_next_call_opens_another(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The budget of the key is larger; the refusal tells the client to send the call again."""
+    settings = {**settings_of_keys(provider), "ADMISSION_MAX_LLM_CALLS": "2"}
+    async with KeyPair.of(database_url, provider, settings) as pair:
+        holder = await pair.key(budget={"max_llm_calls": 9})
+        replies = [await holder.ask() for _ in range(3)]
+        await pair.ended((await pair.runs(holder))[0]["run_id"])
+        later = await holder.at(pair.of_second).ask_until_owned("again")
+        runs = await pair.runs(holder)
+
+    assert [each.status_code for each in replies] == [200, 200, 400]
+    message = error_of(replies[2])["message"]
+    assert "LLM call limit exceeded: 2 used, limit 2" in message
+    assert "a ceiling of the service for one run (admission.max_*)" in message
+    assert "The next call of the session opens another run." in message
+    assert later.status_code == 200
+    assert [run["status"] for run in runs] == ["halted", "running"]

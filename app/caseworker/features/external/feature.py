@@ -91,7 +91,12 @@ def open_external(parts: Parts) -> Opened:
         forwarder=forwarder,
         address=address,
     )
-    standing = StandingKeys(sessions=sessions, owners=owners, keys=standing_keys)
+    standing = StandingKeys(
+        sessions=sessions,
+        owners=owners,
+        keys=standing_keys,
+        usual_models=parts.limits.quota.models,
+    )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
     access = ExternalAccess(accepted=children.accepted, opened=keys.open)
     run_keys = RunKeys(KEY_PREFIXES, keys.caller_of)
