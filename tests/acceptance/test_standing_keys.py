@@ -286,7 +286,7 @@ async def used_by_another_tenant(pair: KeyPair, until: asyncio.Task[Any]) -> int
 async def test_random_session_names_stay_within_the_day_and_the_rates(
     pair: KeyPair, provider: FakeProvider, headers: int
 ) -> None:
-    """A key opens as many sessions as it may; meanwhile, another tenant opens runs."""
+    """A key opens as many sessions as it may, while another tenant opens runs."""
     await provider.script("RANDOM", [Step(tokens_in=1, tokens_out=100)], repeat_last=True)
     holder = await pair.key(budget_per_day={"max_llm_calls": 5}, max_sessions_per_hour=20)
     names, statuses = iter(range(headers)), list[int]()
@@ -574,7 +574,7 @@ async def test_a_list_of_models_opens_no_run(pair: KeyPair, provider: FakeProvid
 async def test_a_ceiling_of_one_run_is_named_and_the_next_call_opens_another(
     database_url: str, provider: FakeProvider
 ) -> None:
-    """The budget of the key is larger; the refusal tells the client to send the call again."""
+    """The budget of the key is larger; the refusal states that the next call opens another run."""
     settings = {**settings_of_keys(provider), "ADMISSION_MAX_LLM_CALLS": "2"}
     async with KeyPair.of(database_url, provider, settings) as pair:
         holder = await pair.key(budget={"max_llm_calls": 9})

@@ -59,7 +59,7 @@ _UNUSED: Final = """FROM unnest(%(ended)s::text[]) AS ended(key)
 _OF_SESSIONS: Final = """a.account >= 'session:' || key AND a.account < 'session:' || key || ':g'
         AND starts_with(a.account, 'session:' || key)"""
 """SQL condition for the accounts of the sessions of a key. The range, which an index can find,
-contains them in every collation; it may contain others."""
+contains them in every collation, and possibly more accounts."""
 _WITHOUT_RUNS: Final = """NOT EXISTS (
         SELECT FROM key_sessions s WHERE s.tenant_id = %(tenant)s AND s.account = key)"""
 
