@@ -1,24 +1,18 @@
 """Calls of several processes share the quota of their tenant."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-import httpx
 import pytest
 
-from bench.budget_race import settings_of
-from tests.support.external import QUICK_RECOVERY, start
+from tests.support.external import start
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
-from tests.support.service import ServiceProcess
-from tests.support.stores import Oracle, eventually, open_oracle
-
-CENT = Decimal("0.01")
-"""Cost of 100 output tokens; the input is free."""
+from tests.support.pairs import Pair, counted, has_failed
+from tests.support.stores import eventually
 
 MOST_TOKENS = 1000
 AMOUNTS = "SELECT used_cost_usd, reserved_cost_usd FROM accounts"
@@ -26,15 +20,8 @@ AMOUNTS = "SELECT used_cost_usd, reserved_cost_usd FROM accounts"
 pytestmark = pytest.mark.req("cw/3.accounts")
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two processes of the service, a client of each, and their database."""
-
-    first: ServiceProcess
-    second: ServiceProcess
-    of_first: httpx.AsyncClient
-    of_second: httpx.AsyncClient
-    oracle: Oracle
+class QuotaPair(Pair):
+    """Two processes whose tenant has a quota."""
 
     async def limit(self, **limits: float) -> None:
         """Set the quota of the tenant."""
@@ -46,44 +33,15 @@ class Pair:
         return dict(answer["use"])
 
 
-@asynccontextmanager
-async def pair_of(database_url: str, provider: FakeProvider) -> AsyncIterator[Pair]:
-    settings = {**settings_of(provider), **QUICK_RECOVERY}
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        first.http() as of_first,
-        second.http() as of_second,
-        open_oracle(database_url) as oracle,
-    ):
-        yield Pair(first, second, of_first, of_second, oracle)
-
-
 @pytest.fixture
-async def pair(database_url: str, provider: FakeProvider) -> AsyncIterator[Pair]:
-    async with pair_of(database_url, provider) as pair:
+async def pair(database_url: str, provider: FakeProvider) -> AsyncIterator[QuotaPair]:
+    async with QuotaPair.of(database_url, provider) as pair:
         yield pair
-
-
-async def failed(request: Awaitable[httpx.Response]) -> bool:
-    """Return whether a request got no answer."""
-    try:
-        await request
-    except httpx.TransportError:
-        return True
-    return False
-
-
-async def counted(provider: FakeProvider, marker: str) -> Decimal:
-    """Return the dollars that the provider counted for the calls with a marker."""
-    arrivals = await provider.arrivals(marker)
-    tokens = sum(each.charged["tokens_out"] for each in arrivals if each.charged)
-    return tokens * CENT / 100
 
 
 @pytest.mark.parametrize(("tokens", "made"), [(100, 10), (45, 20)])
 async def test_parallel_calls_of_two_processes_stay_within_a_quota(
-    pair: Pair, provider: FakeProvider, tokens: int, made: int
+    pair: QuotaPair, provider: FakeProvider, tokens: int, made: int
 ) -> None:
     """40 calls of at most a cent race for ten cents; calls that use less let more calls fit."""
     step = Step(text="short", delay_seconds=0.1, tokens_in=1, tokens_out=tokens)
@@ -97,7 +55,7 @@ async def test_parallel_calls_of_two_processes_stay_within_a_quota(
         ]
     statuses = [each.result().status_code for each in calls]
 
-    spent = await counted(provider, "RACE")
+    _, spent = await counted(provider, "RACE")
     assert statuses.count(200) == await provider.count("RACE") >= made
     assert Decimal("0.09") < spent <= Decimal("0.10")
     for run in runs:
@@ -116,7 +74,7 @@ async def test_parallel_calls_of_two_processes_stay_within_a_quota(
 
 
 async def test_a_call_waits_for_the_calls_of_another_process_and_holds_nothing(
-    pair: Pair, provider: FakeProvider
+    pair: QuotaPair, provider: FakeProvider
 ) -> None:
     """The settlement of the other call wakes it."""
     await provider.script("FIRST", [Step(hang=True, tokens_out=10)])
@@ -141,7 +99,7 @@ async def test_a_call_waits_for_the_calls_of_another_process_and_holds_nothing(
     assert [node["metadata"]["waited_ms"] > 0 for node in trace if node["kind"] == "llm"] == [True]
 
 
-async def test_a_cancel_ends_the_wait_for_a_quota(pair: Pair, provider: FakeProvider) -> None:
+async def test_a_cancel_ends_the_wait_for_a_quota(pair: QuotaPair, provider: FakeProvider) -> None:
     """The call is never made, and the run ends as cancelled."""
     await provider.script("FIRST", [Step(hang=True, tokens_out=10)])
     await pair.limit(max_cost_usd_per_day=0.10)
@@ -162,13 +120,15 @@ async def test_a_cancel_ends_the_wait_for_a_quota(pair: Pair, provider: FakeProv
     assert await provider.count("SECOND") == 0
 
 
-async def test_a_killed_process_leaves_no_reservation(pair: Pair, provider: FakeProvider) -> None:
+async def test_a_killed_process_leaves_no_reservation(
+    pair: QuotaPair, provider: FakeProvider
+) -> None:
     """The next owner settles the lost call at its maximum, which its run is charged, too."""
     await provider.script("LOST", [Step(hang=True), Step(tokens_out=20)])
     await pair.limit(max_cost_usd_per_day=0.50)
     run = await start(pair.of_first)
     async with asyncio.TaskGroup() as group:
-        lost = group.create_task(failed(run.ask("LOST", max_completion_tokens=1000)))
+        lost = group.create_task(has_failed(run.ask("LOST", max_completion_tokens=1000)))
         await provider.wait_for_arrivals(1, "LOST")
         held = await pair.oracle.rows(AMOUNTS)
         pair.first.child.kill()
@@ -186,7 +146,9 @@ async def test_a_killed_process_leaves_no_reservation(pair: Pair, provider: Fake
     assert await pair.oracle.rows("SELECT * FROM account_holds") == []
 
 
-async def test_a_raised_quota_counts_for_the_next_call(pair: Pair, provider: FakeProvider) -> None:
+async def test_a_raised_quota_counts_for_the_next_call(
+    pair: QuotaPair, provider: FakeProvider
+) -> None:
     """The call reserves all its tokens, although the old quota had no room for them."""
     await provider.script("FIRST", [Step(hang=True)])
     await pair.limit(max_cost_usd_per_day=0.10)

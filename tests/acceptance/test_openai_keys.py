@@ -112,11 +112,14 @@ async def test_a_standing_key_reaches_models_through_any_process(
         replies = [
             await ai.chat.completions.create(model="small", messages=HELLO) for ai in (here, there)
         ]
+        upgrade = {"Authorization": f"Bearer {key}", "Connection": "Upgrade", "Upgrade": "websocket"}
+        websocket = await http.get("/v1/responses", headers=upgrade)
         with pytest.raises(openai.NotFoundError) as unknown:
             await here.chat.completions.create(model="agent-first", messages=HELLO)
 
     assert [each.choices[0].message.content for each in replies] == ["From a model."] * 2
     assert unknown.value.code == "model_not_found"
+    assert websocket.status_code == 426  # Codex then sends its request with POST
     metrics = (await http.get("/metrics")).text
     assert 'route="/gateway/openai/v1/chat/completions"' in metrics
     runs = await http.get("/runs?kind=external", headers={"Authorization": f"Bearer {OPERATOR}"})

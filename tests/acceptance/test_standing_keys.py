@@ -2,9 +2,8 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from itertools import count
 from typing import Any
@@ -16,37 +15,23 @@ import pytest
 import pytest_asyncio
 
 from bench.budget_race import settings_of
-from tests.support.external import ANTHROPIC, QUICK_RECOVERY
+from tests.support.external import ANTHROPIC
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.pairs import CENT, Pair, counted, has_failed
 from tests.support.processes import run_caseworker
 from tests.support.service import ServiceProcess, claude_settings
 from tests.support.standing import Holder, create_key
-from tests.support.stores import Oracle, eventually, open_oracle
+from tests.support.stores import eventually
 from tests.support.tenants import OPERATOR_KEY
-
-CENT = Decimal("0.01")
-"""Cost of 100 output tokens; the input is free."""
 
 _numbers = count(1)
 
 OPERATOR = {"Authorization": f"Bearer {OPERATOR_KEY}"}
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two processes of the service, a client of each, and their database."""
-
-    first: ServiceProcess
-    second: ServiceProcess
-    of_first: httpx.AsyncClient
-    of_second: httpx.AsyncClient
-    oracle: Oracle
-
-    @property
-    def clients(self) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
-        """The clients of both processes."""
-        return self.of_first, self.of_second
+class KeyPair(Pair):
+    """Two processes that serve standing keys."""
 
     async def key(self, **fields: Any) -> Holder:
         """Return the holder of a new standing key."""
@@ -76,45 +61,27 @@ class Pair:
         return run
 
 
-@asynccontextmanager
-async def pair_of(database_url: str, provider: FakeProvider) -> AsyncIterator[Pair]:
+def settings_of_keys(provider: FakeProvider) -> dict[str, str]:
+    """Return the settings of a model for the Anthropic API, and of the operator's key."""
     prices = {"price_per_million_in_usd": 0, "price_per_million_out_usd": 100}
-    settings = {
-        **settings_of(provider),
-        **claude_settings(provider.url, **prices),
-        **QUICK_RECOVERY,
-        "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY,
-    }
-    async with (
-        ServiceProcess(database_url, settings=settings, name="first") as first,
-        ServiceProcess(database_url, settings=settings, name="second") as second,
-        first.http() as of_first,
-        second.http() as of_second,
-        open_oracle(database_url) as oracle,
-    ):
-        yield Pair(first, second, of_first, of_second, oracle)
+    return {**claude_settings(provider.url, **prices), "AUTH_BOOTSTRAP_KEY": OPERATOR_KEY}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared_pair(
     module_database_url: str, running_provider: FakeProvider
-) -> AsyncIterator[Pair]:
-    async with pair_of(module_database_url, running_provider) as opened:
+) -> AsyncIterator[KeyPair]:
+    async with KeyPair.of(
+        module_database_url, running_provider, settings_of_keys(running_provider)
+    ) as opened:
         yield opened
 
 
 @pytest.fixture
-async def pair(shared_pair: Pair, provider: FakeProvider) -> AsyncIterator[Pair]:
+async def pair(shared_pair: KeyPair, provider: FakeProvider) -> AsyncIterator[KeyPair]:
     """Return clients of two processes; the provider has no record yet."""
     async with shared_pair.first.http() as first, shared_pair.second.http() as second:
         yield replace(shared_pair, of_first=first, of_second=second)
-
-
-async def counted(provider: FakeProvider, marker: str) -> tuple[int, Decimal]:
-    """Return the number of calls with a marker and their dollars, as the provider counted them."""
-    arrivals = await provider.arrivals(marker)
-    tokens = sum(each.charged["tokens_out"] for each in arrivals if each.charged)
-    return len(arrivals), tokens * CENT / 100
 
 
 def error_of(reply: httpx.Response) -> Mapping[str, Any]:
@@ -136,7 +103,7 @@ async def asked(holders: list[Holder], marker: str, **fields: Any) -> list[int]:
 
 @pytest.mark.req("cw/19.key")
 async def test_parallel_calls_of_one_session_open_one_run_and_stay_within_the_day(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """40 calls at two processes race for ten calls; both processes find the same run."""
     step = Step(text="short", delay_seconds=0.1, tokens_in=1, tokens_out=100)
@@ -170,7 +137,7 @@ SESSIONS, PARALLEL = 10, 64
     ],
 )
 async def test_ten_sessions_at_two_processes_use_exactly_their_budgets(
-    pair: Pair,
+    pair: KeyPair,
     provider: FakeProvider,
     limit: str,
     of_session: float,
@@ -204,7 +171,7 @@ async def test_ten_sessions_at_two_processes_use_exactly_their_budgets(
 
 @pytest.mark.req("cw/19.key")
 async def test_the_first_header_or_the_metadata_names_the_session(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """The names are those that real clients send; without one, a call is of the unnamed session."""
     holder = await pair.key()
@@ -235,7 +202,7 @@ async def test_the_first_header_or_the_metadata_names_the_session(
 @pytest.mark.req("cw/19.key")
 @pytest.mark.parametrize("name", ["x" * 201, "a\u00a0b"])
 async def test_a_long_or_unprintable_name_is_refused(
-    pair: Pair, provider: FakeProvider, name: str
+    pair: KeyPair, provider: FakeProvider, name: str
 ) -> None:
     """The message states the rule for names; no run is opened."""
     holder = await pair.key()
@@ -249,7 +216,7 @@ async def test_a_long_or_unprintable_name_is_refused(
 
 @pytest.mark.req("cw/19.sessions")
 async def test_a_session_continues_after_its_idle_time_with_the_rest_of_its_budget(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """Refused calls do not renew the idle time; the run completes, and the next call opens one."""
     holder = (await pair.key(budget={"max_llm_calls": 3}, idle_seconds=10)).named("long")
@@ -274,7 +241,7 @@ async def test_a_session_continues_after_its_idle_time_with_the_rest_of_its_budg
 
 @pytest.mark.req("cw/19.sessions")
 async def test_a_halted_session_is_refused_with_its_reason_while_others_continue(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """No further run is opened for it. The unnamed session learns when its budget is renewed."""
     holder = await pair.key(budget={"max_llm_calls": 1})
@@ -298,28 +265,58 @@ async def test_a_halted_session_is_refused_with_its_reason_while_others_continue
     assert len(await pair.runs(holder)) == 3
 
 
+async def used_by_another_tenant(pair: KeyPair, until: asyncio.Task[Any]) -> int:
+    """Return how many sessions a key of another tenant opens, alternating the processes.
+
+    It opens at least one, and continues until a task has ended.
+    """
+    rates = {"max_sessions_per_hour": 1_000_000, "max_open_sessions": 10_000}
+    holder, opened = await pair.key(tenant=f"other-{next(_numbers)}", **rates), 0
+    while not opened or not until.done():
+        session = holder.at(pair.clients[opened % 2]).named(f"other {opened}")
+        reply = await session.ask("OTHER")
+        assert reply.status_code == 200, reply.text
+        opened += 1
+        await asyncio.wait((until,), timeout=1)
+    return opened
+
+
 @pytest.mark.req("cw/19.sessions")
+@pytest.mark.parametrize("headers", [200, pytest.param(10_000, marks=pytest.mark.proof)])
 async def test_random_session_names_stay_within_the_day_and_the_rates(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider, headers: int
 ) -> None:
-    """A key opens as many sessions as it may; other keys still open runs."""
+    """A key opens as many sessions as it may, while another tenant opens runs."""
     await provider.script("RANDOM", [Step(tokens_in=1, tokens_out=100)], repeat_last=True)
     holder = await pair.key(budget_per_day={"max_llm_calls": 5}, max_sessions_per_hour=20)
-    sessions = [holder.at(pair.clients[n % 2]).named(f"random {n}") for n in range(200)]
+    names, statuses = iter(range(headers)), list[int]()
 
-    statuses = await asked(sessions, "RANDOM")
-    refused = [error_of(await sessions[-1].ask()) for _ in range(2)]
+    async def attack(http: httpx.AsyncClient) -> None:
+        for name in names:
+            reply = await holder.at(http).named(f"random {name}").ask_until_owned("RANDOM")
+            assert reply.status_code in (200, 400), (reply.status_code, reply.text)
+            statuses.append(reply.status_code)
 
+    async def attack_both() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(100):
+                group.create_task(attack(pair.clients[number % 2]))
+
+    attacking = asyncio.create_task(attack_both())
+    opened = await used_by_another_tenant(pair, attacking)
+    await attacking
+    refused = [error_of(await holder.named("last").ask()) for _ in range(2)]
+
+    assert len(statuses) == headers
     assert statuses.count(200) == await provider.count("RANDOM") == 5
+    assert await provider.count("OTHER") == opened
     assert len(await pair.runs(holder)) <= 20
     assert refused[0]["resets_at"]
-    other = await pair.key()
-    assert (await other.ask()).status_code == 200
 
 
 @pytest.mark.req("cw/19.sessions")
 async def test_new_and_open_sessions_of_a_key_are_limited(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """The refusal has the reason, and the time at which the limit is lifted."""
     hourly = await pair.key(max_sessions_per_hour=2)
@@ -344,7 +341,7 @@ async def test_new_and_open_sessions_of_a_key_are_limited(
 
 
 @pytest.mark.req("cw/19.key")
-async def test_a_revoked_key_ends_its_runs(pair: Pair, provider: FakeProvider) -> None:
+async def test_a_revoked_key_ends_its_runs(pair: KeyPair, provider: FakeProvider) -> None:
     """The call in flight is closed at the provider, and both processes refuse the key."""
     await provider.script("HELD", [Step(hang=True)])
     holder = await pair.key()
@@ -366,7 +363,9 @@ async def test_a_revoked_key_ends_its_runs(pair: Pair, provider: FakeProvider) -
 
 
 @pytest.mark.req("cw/19.key")
-async def test_a_key_ends_with_the_key_that_has_made_it(pair: Pair, provider: FakeProvider) -> None:
+async def test_a_key_ends_with_the_key_that_has_made_it(
+    pair: KeyPair, provider: FakeProvider
+) -> None:
     """A rotation of the maker keeps it; a revocation of the new maker ends it."""
     body = {"name": "maker", "scopes": ["admin"]}
     maker = (await pair.of_first.post("/keys", json=body, headers=OPERATOR)).json()
@@ -384,7 +383,7 @@ async def test_a_key_ends_with_the_key_that_has_made_it(pair: Pair, provider: Fa
 
 @pytest.mark.req("cw/19.key")
 async def test_a_rotated_key_keeps_its_budgets_and_its_runs(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """Both keys count together, and the end of the old one stops nothing."""
     holder = await pair.key(budget_per_day={"max_llm_calls": 3})
@@ -405,7 +404,7 @@ async def test_a_rotated_key_keeps_its_budgets_and_its_runs(
 
 @pytest.mark.req("cw/19.key")
 async def test_a_standing_key_only_reads_the_runs_of_its_sessions(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """Every other route refuses it; a run of another key looks like one that does not exist."""
     holder, other = await pair.key(), await pair.key()
@@ -439,7 +438,7 @@ async def test_a_standing_key_only_reads_the_runs_of_its_sessions(
 
 @pytest.mark.req("cw/19.key")
 async def test_unmodified_clients_need_only_the_base_url_and_the_key(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """Both libraries stream and complete; all their calls are of the unnamed session."""
     await provider.script("CLIENT", [Step(text="It works.")], repeat_last=True)
@@ -464,7 +463,7 @@ async def test_unmodified_clients_need_only_the_base_url_and_the_key(
 
 @pytest.mark.req("cw/19.key")
 async def test_the_spend_of_a_key_is_the_sum_of_its_sessions(
-    pair: Pair, provider: FakeProvider
+    pair: KeyPair, provider: FakeProvider
 ) -> None:
     """The cost equals the count of the provider."""
     await provider.script("SPEND", [Step(tokens_in=1, tokens_out=50)], repeat_last=True)
@@ -479,15 +478,6 @@ async def test_the_spend_of_a_key_is_the_sum_of_its_sessions(
     assert own["cost_usd"] == pytest.approx(float((await counted(provider, "SPEND"))[1]))
 
 
-async def failed(request: Awaitable[httpx.Response]) -> bool:
-    """Return whether a request got no answer."""
-    try:
-        await request
-    except httpx.TransportError:
-        return True
-    return False
-
-
 @pytest.mark.req("cw/19.key")
 async def test_a_session_survives_the_death_of_its_owner_in_mid_stream(
     database_url: str, provider: FakeProvider
@@ -496,11 +486,11 @@ async def test_a_session_survives_the_death_of_its_owner_in_mid_stream(
     lost = Step(text="in parts " * 20, after_events=3, then="hold")
     await provider.script("LOST", [lost, Step(tokens_in=1, tokens_out=20)])
     await provider.script("KEPT", [Step(tokens_in=1, tokens_out=100)], repeat_last=True)
-    async with pair_of(database_url, provider) as pair:
+    async with KeyPair.of(database_url, provider, settings_of_keys(provider)) as pair:
         holder = await pair.key(budget={"max_cost_usd": 0.05}, budget_per_day={"max_llm_calls": 10})
         assert (await holder.ask("KEPT")).status_code == 200
         stream = asyncio.create_task(
-            failed(holder.ask("LOST", stream=True, max_completion_tokens=100))
+            has_failed(holder.ask("LOST", stream=True, max_completion_tokens=100))
         )
         await provider.wait_for_arrivals(1, "LOST")
         pair.first.child.kill()
@@ -559,3 +549,48 @@ async def test_a_key_from_the_command_line_works_in_a_service_without_keys(
     assert reply.choices[0].message.content
     assert [run["status"] for run in runs.raise_for_status().json()["runs"]] == ["running"]
     assert whoami.json()["anonymous"] is True
+
+
+@pytest.mark.req("cw/19.key")
+async def test_a_list_of_models_opens_no_run(pair: KeyPair, provider: FakeProvider) -> None:
+    """It has the models of the key that the quota of its tenant allows."""
+    tenant = f"models-{next(_numbers)}"
+    holder = await pair.key(tenant=tenant, models={"mine": "small", "other": "claude"})
+    path = "/gateway/openai/v1/models"
+    listed = [
+        await holder.http.get(each, headers=holder.headers)
+        for each in (path, f"{path}/mine", f"{path}/small")
+    ]
+    quota = {"models": ["claude"]}
+    (await pair.of_first.put(f"/quotas/{tenant}", json=quota, headers=OPERATOR)).raise_for_status()
+    after = await holder.http.get(path, headers=holder.headers)
+    runs = await pair.oracle.value("SELECT count(*) FROM runs WHERE tenant_id = %s", tenant)
+    refused = await holder.ask(model="mine")
+
+    assert [each["id"] for each in listed[0].json()["data"]] == ["mine"]
+    assert [each.status_code for each in listed] == [200, 200, 404]
+    assert after.json()["data"] == []
+    assert runs == 0
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.req("cw/19.sessions")
+async def test_a_ceiling_of_one_run_is_named_and_the_next_call_opens_another(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The budget of the key is larger; the refusal states that the next call opens another run."""
+    settings = {**settings_of_keys(provider), "ADMISSION_MAX_LLM_CALLS": "2"}
+    async with KeyPair.of(database_url, provider, settings) as pair:
+        holder = await pair.key(budget={"max_llm_calls": 9})
+        replies = [await holder.ask() for _ in range(3)]
+        await pair.ended((await pair.runs(holder))[0]["run_id"])
+        later = await holder.at(pair.of_second).ask_until_owned("again")
+        runs = await pair.runs(holder)
+
+    assert [each.status_code for each in replies] == [200, 200, 400]
+    message = error_of(replies[2])["message"]
+    assert "LLM call limit exceeded: 2 used, limit 2" in message
+    assert "a ceiling of the service for one run (admission.max_*)" in message
+    assert "The next call of the session opens another run." in message
+    assert later.status_code == 200
+    assert [run["status"] for run in runs] == ["halted", "running"]

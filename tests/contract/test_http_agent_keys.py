@@ -8,7 +8,10 @@ import pytest
 import pytest_asyncio
 
 from caseworker.features.access.authentication import Authentication
+from caseworker.features.access.keys import KeyNotFoundError
+from caseworker.platform.caller import LOCAL, OPERATOR, KeyScope
 from tests.support.api import Api, client_of
+from tests.support.limits import api_limits
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.req("cw/19.key")]
 
@@ -115,3 +118,36 @@ async def test_a_standing_key_alone_does_not_close_an_open_service(api: Api) -> 
         assert (await client.get("/keys", headers=headers)).status_code == 403
         wrong = {"Authorization": f"Bearer {key[:-1]}{'0' if key[-1] != '0' else '1'}"}
         assert (await client.get("/runs", headers=wrong)).status_code == 401
+
+
+async def test_local_callers_of_an_open_service_manage_standing_keys(api: Api) -> None:
+    """They need no credential, as for everything else, and belong to the default tenant."""
+    async with client_of(api.app()) as client:
+        key = (await client.post("/keys", json=AGENT)).raise_for_status().json()
+        rotated = (await client.post(f"/keys/{key['key_id']}/rotate")).raise_for_status().json()
+        listed = {each["key_id"] for each in (await client.get("/keys")).json()["keys"]}
+        revoked = await client.delete(f"/keys/{rotated['key_id']}")
+        elsewhere = await client.post("/keys", json={**AGENT, "tenant": "other"})
+
+    assert {key["key_id"], rotated["key_id"]} <= listed
+    assert revoked.json()["revoked_at"] is not None
+    assert (key["made_by"], key["tenant"]) == (None, "default")
+    assert elsewhere.status_code == 403
+
+
+async def test_callers_without_a_credential_never_manage_api_keys(api: Api) -> None:
+    """A process may notice the first API key late, and could otherwise give away its successor."""
+    issued = await api.keys.create(OPERATOR, name="first", scopes=frozenset({KeyScope.READ}))
+    key_id = issued.key.key_id
+
+    assert key_id not in {each.key_id for each in await api.keys.list(LOCAL)}
+    for manage in (api.keys.rotate, api.keys.revoke):
+        with pytest.raises(KeyNotFoundError):
+            await manage(LOCAL, key_id)
+
+
+async def test_remote_callers_of_an_open_service_manage_no_keys(api: Api) -> None:
+    """Any client could otherwise spend without a budget of the operator."""
+    app = api.app(limits=api_limits(anonymous="anywhere"))
+    async with client_of(app, peer="192.0.2.1") as client:
+        assert (await client.post("/keys", json=AGENT)).status_code == 403

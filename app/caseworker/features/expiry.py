@@ -4,7 +4,7 @@ Runs are processed in the order of their end times. If the data of a run is dele
 kept, the end time that was reached is stored, so that the next sweep starts there.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -81,6 +81,15 @@ async def drop_runs(connection: AsyncConnection, batch: Batch) -> bool:
     old = (await connection.exec_driver_sql(OLD_RUNS, dict(batch))).scalars().all()
     await delete_runs(connection, batch["tenant"], old)
     return len(old) == int(batch["limit"])
+
+
+def in_order(drops: Sequence[Drop]) -> Drop:
+    """Return a function that deletes a batch with each of the functions."""
+
+    async def drop_each(connection: AsyncConnection, batch: Batch) -> bool:
+        return any([await drop(connection, batch) for drop in drops])
+
+    return drop_each
 
 
 def dropping(statement: str, *, recount: bool = False) -> Drop:

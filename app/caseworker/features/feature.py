@@ -77,8 +77,8 @@ class Feature:
     tables: Sequence[str] = ()
     """Names of the database tables that hold the data of the feature."""
     retention: Mapping[str, Drop] = field(default_factory=dict)
-    """Functions that delete expired data, by category. Each category has a retention period, the
-    setting ``retention.<category>_days``."""
+    """Functions that delete expired data, by category, which several features may share. Each
+    category has a retention period, the setting ``retention.<category>_days``."""
     open: Callable[[Parts], Opened] = lambda parts: Opened()
     """Function that builds the services of the feature for a process; it performs no I/O."""
 

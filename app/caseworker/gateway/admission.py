@@ -23,7 +23,7 @@ from caseworker.models.fields.provider_tools import limited_uses, priced_tools
 from caseworker.models.fields.table import Part, RefusedBodyError, Use
 from caseworker.models.gateway import BYTES_PER_CHAR
 from caseworker.models.relay import is_id
-from caseworker.models.run_models import UnknownModelError, WrongDialectError
+from caseworker.models.run_models import RunModels, UnknownModelError, WrongDialectError
 from caseworker.models.table import ChatModel
 from caseworker.platform.fair_threads import PacedThread
 from caseworker.platform.http.bodies import has_more_values, is_unicode
@@ -189,9 +189,9 @@ def document_of(request: ApiRequest, content: bytes) -> Any:
     return request.parsed(content, is_unicode)  # the journal replaces NUL characters
 
 
-def unknown_model(session: GatewaySession, dialect: Dialect) -> RefusedError:
+def unknown_model(models: RunModels, dialect: Dialect) -> RefusedError:
     """Return the refusal for a model that the run may not call; it lists the models it may call."""
-    names = ", ".join(session.models.names(dialect.provider))
+    names = ", ".join(models.names(dialect.provider))
     message = _UNKNOWN_MODEL.format(names) if names else _NO_MODEL.format(dialect.provider)
     return RefusedError(Refusal(status=404, code="model_not_found", message=message, field="model"))
 
@@ -205,7 +205,7 @@ def model_of(session: GatewaySession, name: str, dialect: Dialect) -> tuple[str,
     try:
         return session.models.model(name, dialect.provider)
     except UnknownModelError:
-        raise unknown_model(session, dialect) from None
+        raise unknown_model(session.models, dialect) from None
     except WrongDialectError as other:
         right = next((each for each in DIALECTS if each.provider == other.provider), dialect)
         message = (

@@ -23,7 +23,11 @@ from caseworker.features.external.attempts import PendingReply, SupersededError
 from caseworker.features.external.client_requests import VALUES, AnsweredError, content_of
 from caseworker.features.external.clients import Clients
 from caseworker.features.external.end import RunEndedError
-from caseworker.features.external.key_sessions import SessionRefusedError, UnknownKeyError
+from caseworker.features.external.key_sessions import (
+    RUN_SCOPE,
+    SessionRefusedError,
+    UnknownKeyError,
+)
 from caseworker.features.external.session import GatewaySession
 from caseworker.gateway.admission import (
     CallAdmission,
@@ -66,6 +70,10 @@ _UNKNOWN_KEY: Final = (
     "The key is unknown, expired or revoked. POST /runs with kind external returns a key, and POST "
     "/keys with kind agent creates one. The base URL for all other keys ends with /v1: they reach "
     "agents."
+)
+_ONE_RUN: Final = (
+    "This is a ceiling of the service for one run (admission.max_*), not a budget of the key. The "
+    "next call of the session opens another run."
 )
 _UNKNOWN_PATH: Final = "The gateway does not offer this path. It offers: {}."
 _NO_WEBSOCKET: Final = "The gateway has no WebSockets. Send the request with POST."
@@ -150,13 +158,13 @@ class Gateway:
 
     async def models(self, request: ApiRequest, dialect: Dialect) -> Response:
         """List the names of models that the run may call with an API, or return the named one."""
-        models = (session := (await self.clients.identify(request)).session).models
+        models = await self.clients.models(request)
         if (name := request.path_params.get("name")) is None:
             return JSONResponse(dialect.models(models.names(dialect.provider)))
         try:
             models.model(name, dialect.provider)
         except (UnknownModelError, WrongDialectError):
-            raise unknown_model(session, dialect) from None
+            raise unknown_model(models, dialect) from None
         return JSONResponse(dialect.models([name])["data"][0])
 
 
@@ -257,12 +265,20 @@ def _refusal(session: GatewaySession, error: _Interruption) -> Refusal:
     """Return the refusal for a call that failed, or that its run or attempt has ended."""
     match error:
         case Stop():
-            return refusal_of(error)
+            return _refusal_by_limit(session, error)
         case CallFailedError() if error.error_class != NOT_NEWEST:
             return provider_failed(str(error))
         case asyncio.CancelledError() if not session.is_open:
             return refusal_of(session.stop)
     return SUPERSEDED
+
+
+def _refusal_by_limit(session: GatewaySession, stop: Stop) -> Refusal:
+    """Return the refusal for a stop; say so if it ends only one run of a standing key's session."""
+    refusal = refusal_of(stop)
+    if session.is_continued and stop.is_limit and stop.cause.scope == RUN_SCOPE:
+        return replace(refusal, message=f"{refusal.message}. {_ONE_RUN}")
+    return refusal
 
 
 def _passed_back(dialect: Dialect, head: Head) -> Response:

@@ -13,7 +13,14 @@ from caseworker.features.audit.feature import AUDIT
 from caseworker.features.catalog.feature import CATALOG
 from caseworker.features.definitions.feature import DEFINITIONS
 from caseworker.features.erasure.feature import ERASURE
-from caseworker.features.expiry import Drop, drop_events, drop_requests, drop_runs, drop_snapshots
+from caseworker.features.expiry import (
+    Drop,
+    drop_events,
+    drop_requests,
+    drop_runs,
+    drop_snapshots,
+    in_order,
+)
 from caseworker.features.external.feature import EXTERNAL
 from caseworker.features.feature import Feature, Opened, Parts
 from caseworker.features.mcp_credentials.feature import MCP_CREDENTIALS
@@ -81,7 +88,9 @@ FEATURES: Final[Sequence[Feature]] = (
 """All features. Each may use the services of those before it."""
 
 DROPS: Final[Mapping[str, Drop]] = {
-    name: drop for feature in FEATURES for name, drop in feature.retention.items()
+    name: in_order([each.retention[name] for each in FEATURES if name in each.retention])
+    for feature in FEATURES
+    for name in feature.retention
 }
 """Functions that delete expired data, by category."""
 

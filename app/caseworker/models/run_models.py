@@ -1,6 +1,6 @@
 """The models that the client of a session may call, and the names by which it calls them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from caseworker.engine.context import FlowContext
@@ -27,12 +27,15 @@ class RunModels:
 
     def __init__(
         self,
-        context: FlowContext,
+        table: Callable[[], ModelTable],
         allowed: Sequence[str] | Mapping[str, str] | None,
-        parent: "RunModels | None",
+        parent: "RunModels | None" = None,
     ) -> None:
-        """``allowed`` are the configured names, or a map to them from the names that are sent."""
-        self._context = context
+        """``table`` returns the models of the tenant.
+
+        ``allowed`` are the configured names, or a map to them from the names that are sent.
+        """
+        self._table = table
         self._allowed = allowed
         self._parent = parent
 
@@ -67,8 +70,7 @@ class RunModels:
 
     def _names(self) -> tuple[ModelTable, Mapping[str, str]]:
         """Return the models of the tenant, and the configured name for each name to send."""
-        gateway, allowed = self._context.service(ModelGateway), self._allowed
-        table: ModelTable = gateway.table.restricted(self._context.services.get(AllowedModels))
+        table, allowed = self._table(), self._allowed
         if self._parent is not None:
             table = table.restricted(AllowedModels(tuple(self._parent._names()[1].values())))
         if isinstance(allowed, Mapping):
@@ -80,6 +82,12 @@ class RunModels:
             **by_model_name,
             **{alias: alias for alias in aliases},
         }
+
+
+def table_of(context: FlowContext) -> ModelTable:
+    """Return the models that the tenant of a run may call."""
+    allowed: AllowedModels | None = context.services.get(AllowedModels)
+    return context.service(ModelGateway).table.restricted(allowed)
 
 
 def _has_api(model: ChatModel, provider: str) -> bool:

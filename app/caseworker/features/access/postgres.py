@@ -142,7 +142,7 @@ class PostgresKeys:
             ScopeMissingError, OtherTenantError: the caller lacks the permission.
         """
         order = api_keys.c.created_at.desc(), api_keys.c.key_id.desc()
-        of_tenant = select(api_keys).where(_of(_tenant_for(by, tenant)))
+        of_tenant = select(api_keys).where(_of(_tenant_for(by, tenant)), _managed(by))
         async with transaction(self._pool) as connection:
             rows = await connection.execute(of_tenant.order_by(*order).limit(MAX_KEYS))
             return [_key(row) for row in rows.mappings()]
@@ -158,7 +158,7 @@ class PostgresKeys:
         revoked_at = func.coalesce(api_keys.c.revoked_at, now)
         revoked = (
             update(api_keys)
-            .where(api_keys.c.key_id == key_id, _of(_tenant_for(by, None)))
+            .where(api_keys.c.key_id == key_id, _of(_tenant_for(by, None)), _managed(by))
             .values(revoked_at=revoked_at)
             .returning(*api_keys.c)
         )
@@ -231,6 +231,8 @@ class PostgresKeys:
         if not stored or tenant not in (None, stored[key_id][0].tenant):
             raise KeyNotFoundError
         old, now = stored[key_id][0], datetime.now(UTC)
+        if by.anonymous and old.agent is None:
+            raise KeyNotFoundError
         if not old.works_at(now) or old.rotated_to is not None:
             raise KeyConflictError
         issued = _successor(old, by, now)
@@ -310,6 +312,14 @@ async def _insert(connection: AsyncConnection, issued: IssuedKey) -> None:
 
 def _of(tenant: str | None) -> ColumnElement[bool]:
     return true() if tenant is None else api_keys.c.tenant_id == tenant
+
+
+def _managed(by: Caller) -> ColumnElement[bool]:
+    """Select the keys that a caller may manage.
+
+    Without a credential, these are standing keys: a process may notice the first API key late.
+    """
+    return api_keys.c.agent.is_not(None) if by.anonymous else true()
 
 
 def _key(row: Row) -> ApiKey:

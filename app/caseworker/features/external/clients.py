@@ -18,6 +18,7 @@ from caseworker.features.external.session import GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.standing import StandingKeys
 from caseworker.features.external.step_keys import KEY_PREFIX
+from caseworker.models.run_models import RunModels
 from caseworker.platform.caller import InvalidCredentialError
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import (
@@ -91,6 +92,19 @@ class Clients:
             raise RunEndedError(self.sessions.stop_of(run))
         session.require_open()
         return Client(session, key)
+
+    async def models(self, request: ApiRequest) -> RunModels:
+        """Return the models that the client may call; a standing key opens no run for it.
+
+        Raises the errors of :meth:`identify`.
+        """
+        credential = _credential_of(request)
+        if credential and (parsed := parsed_key(credential)) is not None:
+            try:
+                return await self.standing_keys.models_of(request, *parsed)
+            except UnknownKeyError:
+                raise await self._refusal_of_key(request, None) from None
+        return (await self.identify(request)).session.models
 
     async def _refusal_of_key(self, request: ApiRequest, credential: str | None) -> Exception:
         """Return the refusal of a key that no attempt has.

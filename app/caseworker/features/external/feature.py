@@ -12,6 +12,7 @@ from caseworker.features.external.children import PARENT_ENDED, Children
 from caseworker.features.external.clients import KEY_PREFIXES
 from caseworker.features.external.key_sessions import caller_with, parsed_key
 from caseworker.features.external.kind import Access
+from caseworker.features.external.old_sessions import drop_sessions
 from caseworker.features.external.owners import Owners
 from caseworker.features.external.postgres import (
     PostgresAttempts,
@@ -90,7 +91,12 @@ def open_external(parts: Parts) -> Opened:
         forwarder=forwarder,
         address=address,
     )
-    standing = StandingKeys(sessions=sessions, owners=owners, keys=standing_keys)
+    standing = StandingKeys(
+        sessions=sessions,
+        owners=owners,
+        keys=standing_keys,
+        usual_models=parts.limits.quota.models,
+    )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
     access = ExternalAccess(accepted=children.accepted, opened=keys.open)
     run_keys = RunKeys(KEY_PREFIXES, keys.caller_of)
@@ -104,5 +110,6 @@ EXTERNAL: Final = Feature(
     errors=http.ERRORS,
     problems=[*http.PROBLEMS, PARENT_ENDED],
     tables=["external_attempts", "external_objects", "key_sessions"],
+    retention={"runs": drop_sessions},
     open=open_external,
 )

@@ -37,7 +37,7 @@ UNNAMED: Final = ""
 
 _HINT: Final = b"session_"
 _CLAUDE_SESSION: Final = "_session_"
-_RUN_SCOPE: Final = "run"
+RUN_SCOPE: Final = "run"
 """Scope of the limits of a run itself, in its stop."""
 
 
@@ -100,7 +100,7 @@ class SessionState:
         if self.status not in (RunStatus.HALTED, RunStatus.CANCELLED):
             return None
         stop = self.stop or StopCause(kind=StopKind.CANCELLED)
-        if stop.scope == _RUN_SCOPE:
+        if stop.scope == RUN_SCOPE:
             return None
         if stop.resets_at is None and session == UNNAMED and self.finished_at is not None:
             day = self.finished_at.astimezone(UTC).date() + timedelta(days=1)

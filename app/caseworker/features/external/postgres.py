@@ -346,6 +346,14 @@ class PostgresStandingKeys:
         key = _standing_key(row)
         return key, None if row["run_id"] is None else RunKey(key.tenant, row["run_id"])
 
+    async def models_of(self, tenant: str, usual: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the models in the quota of a tenant, else ``usual``; None is all."""
+        row = await read_row(
+            self._pool, "SELECT models FROM quotas WHERE tenant_id = %s", (tenant,)
+        )
+        models: Sequence[str] | None = usual if row is None else row["models"]
+        return models
+
     async def open(self, key: StandingKey, session: str, run_id: str) -> SessionState | None:
         """Reserve ``run_id`` for the next run of a session, unless it has an open run.
 

@@ -33,7 +33,7 @@ from caseworker.models.client_bodies import ClientBody
 from caseworker.models.embeddings import VECTORS, replayed
 from caseworker.models.gateway import ChatModel, ModelGateway
 from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, is_recorded, restored
-from caseworker.models.run_models import RunModels
+from caseworker.models.run_models import RunModels, table_of
 from caseworker.nodes.agent.definition import ToolUses
 from caseworker.nodes.agent.execution import Agents
 from caseworker.nodes.agent.tools import ToolOffer
@@ -139,7 +139,7 @@ class GatewaySession:
         uses = [each for each in data.tools if each in allowed]
         self.tools: OfferedTools = OfferedTools(agents, uses, context)
         self.models: RunModels = RunModels(
-            context, data.models, None if parent is None else parent.models
+            partial(table_of, context), data.models, None if parent is None else parent.models
         )
         self.attempts = Attempts(model_calls(context), replays=data.replay)
         self._prompts = StoredPrompts()
@@ -150,6 +150,11 @@ class GatewaySession:
         self._work: SessionWork = SessionWork(self.key.run_id, context.calls.activity, parent_work)
         if self._is_continued:
             self.start_next_attempt()  # a standing key opens no attempts
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether another run continues this one after its end: it was opened by a standing key."""
+        return self._is_continued
 
     @property
     def scope(self) -> Scope:

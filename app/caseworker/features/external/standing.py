@@ -2,14 +2,17 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from caseworker.engine.supervision import forget_failure
 from caseworker.features.external.client_requests import AnsweredError, content_of, enter
 from caseworker.features.external.end import RunEndedError
 from caseworker.features.external.key_sessions import (
     MAX_SESSION_CHARS,
+    UNNAMED,
     SessionState,
     StandingKey,
     UnknownKeyError,
@@ -23,15 +26,31 @@ from caseworker.features.external.owners import NOT_OWNED, RECOVERY_SECONDS, Own
 from caseworker.features.external.postgres import PostgresStandingKeys
 from caseworker.features.external.session import GatewaySession, StandingClient
 from caseworker.features.external.sessions import Sessions
+from caseworker.models.gateway import ModelGateway
+from caseworker.models.run_models import RunModels
 from caseworker.platform.http.bodies import is_unicode
 from caseworker.platform.http.problems import ProblemError
 from caseworker.platform.http.request import ApiRequest
 from caseworker.platform.logs.redaction import redact_text
-from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, QuotaExceededError
+from caseworker.runs.errors import (
+    ExecutesNothingError,
+    ExternalRunsFullError,
+    GraphRefusedError,
+    IdempotencyMismatchError,
+    QueueFullError,
+    QuotaExceededError,
+    RunConflictError,
+)
 from caseworker.runs.http.kinds import Admissions
 from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
 from caseworker.runs.run import NewRun, RunKey, RunKind
 from caseworker.runs.service import new_run_id
+
+REFUSALS: Final = (
+    *(ExternalRunsFullError, QueueFullError, QuotaExceededError),
+    *(GraphRefusedError, IdempotencyMismatchError, RunConflictError),
+)
+"""Errors of a run that is not accepted, which have the form of the client's API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +60,8 @@ class StandingKeys:
     sessions: Sessions
     owners: Owners
     keys: PostgresStandingKeys
+    usual_models: Sequence[str] | None
+    """The models of tenants without a quota of their own; None is all."""
     _opening: dict[tuple[str, str], asyncio.Task[SessionState]] = field(default_factory=dict)
     """Openings of runs in progress, by account and session. All requests of a session wait for one,
     so that a burst of them costs a few queries."""
@@ -88,6 +109,19 @@ class StandingKeys:
             key, state = await self._current(key_id, sha256, session)
         raise ProblemError(NOT_OWNED)
 
+    async def models_of(self, request: ApiRequest, key_id: str, sha256: bytes) -> RunModels:
+        """Return the models that a standing key may call; this opens no run.
+
+        Raises:
+            UnknownKeyError: the key does not work.
+            ProblemError: the tenant has too many concurrent requests.
+        """
+        key, _ = await self._current(key_id, sha256, UNNAMED)
+        await enter(request, key.tenant)
+        tenant = await self.keys.models_of(key.tenant, self.usual_models)
+        table = request.service(ModelGateway).table.restricted(tenant)
+        return RunModels(lambda: table, key.terms.models)
+
     async def _current(
         self, key_id: str, sha256: bytes, session: str
     ) -> tuple[StandingKey, SessionState]:
@@ -125,7 +159,7 @@ class StandingKeys:
         except ExecutesNothingError:
             response = await self.owners.create(request, await content_of(request))
             raise AnsweredError(response) from None
-        except (ExternalRunsFullError, QuotaExceededError) as error:
+        except REFUSALS as error:
             raise request.problem_of(error) from None
 
     async def _open(

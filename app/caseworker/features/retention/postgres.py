@@ -101,7 +101,7 @@ class PostgresRetention:
         days_of_tenants: dict[str, dict[str, int | None]] = {}
         async with transaction(self._pool) as connection:
             if any(days is not None for days in usual.values()):
-                for table in ("runs", "threads", "audit"):
+                for table in ("runs", "threads", "audit", "accounts"):
                     tenants = await connection.exec_driver_sql(TENANTS.format(table=table))
                     days_of_tenants |= {tenant: dict(usual) for tenant in tenants.scalars()}
             for row in (await connection.exec_driver_sql(OWN_DAYS)).all():
