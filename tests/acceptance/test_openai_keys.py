@@ -112,7 +112,11 @@ async def test_a_standing_key_reaches_models_through_any_process(
         replies = [
             await ai.chat.completions.create(model="small", messages=HELLO) for ai in (here, there)
         ]
-        upgrade = {"Authorization": f"Bearer {key}", "Connection": "Upgrade", "Upgrade": "websocket"}
+        upgrade = {
+            "Authorization": f"Bearer {key}",
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+        }
         websocket = await http.get("/v1/responses", headers=upgrade)
         with pytest.raises(openai.NotFoundError) as unknown:
             await here.chat.completions.create(model="agent-first", messages=HELLO)
