@@ -274,8 +274,9 @@ async def _drop_placeholder(request: Request) -> None:
         request.scope["headers"] = [each for each in headers if each[0] != b"authorization"]
 
 
-async def _refuse_gateway_path(_: Gateway, request: ApiRequest, __: Dialect) -> ASGIApp:
+async def _refuse_gateway_path(gateway: Gateway, request: ApiRequest, _: Dialect) -> ASGIApp:
     refuse_websocket(request)
+    await gateway.clients.models(request)  # a key that does not work is 401
     path = request.scope["path"][:200]
     message = _UNKNOWN_TO_GATEWAY.format(path)
     raise RefusedError(Refusal(status=404, code="unknown_path", message=message))
