@@ -33,6 +33,7 @@ from caseworker.settings.tools import ToolSettings
 from tests.support.api import openapi_document
 from tests.support.database import TestServer
 from tests.support.served import Served, Talk, served
+from tests.support.stores import eventually
 from tests.support.tenants import Tenants, open_tenants, stable_answer
 
 MARK = "text-of-the-first-tenant"
@@ -334,6 +335,7 @@ async def test_the_ids_of_another_tenant_are_unknown_on_every_route(database_url
                 ("PUT", f"/schedules/{name}", {**SCHEDULE, "cron": "0 0 1 1 *"}),
             )
         ]
+        await eventually(lambda: is_waiting(world, name))
         before = await seen(world)
         different = []
         for method, template in NAMED:
@@ -352,6 +354,11 @@ async def test_the_ids_of_another_tenant_are_unknown_on_every_route(database_url
         assert [each.status_code for each in made] == [202, 201, 201, 201, 201], made
         assert different == []
         assert await seen(world) == before
+
+
+async def is_waiting(world: LoadedService, run_id: str) -> bool:
+    """Return whether a run of the first tenant waits for its approval."""
+    return bool((await world.ask("first", "GET", f"/runs/{run_id}")).json()["status"] == "waiting")
 
 
 async def seen(world: LoadedService) -> list[str]:
