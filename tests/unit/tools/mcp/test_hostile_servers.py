@@ -129,8 +129,10 @@ async def test_a_call_after_the_pipes_were_closed_is_executed_once_by_a_new_proc
         await close(server)
         result = await server.call(tool, **args)
 
-        if "error" in result:  # the line may have been in the pipe already
-            assert (tool, result["code"]) == ("either", "outcome_unknown")
+        if "error" in result:  # the line may have been in the pipe already, and be lost with it
+            assert tool == "either"
+            assert result["code"] in ("outcome_unknown", "timeout")
+            assert len(server.lines("call either")) <= 1
         else:
             assert result["text"] in ("here", "did either")
             assert len(server.lines(f"call {tool}")) == 1 + (tool == "echo")
