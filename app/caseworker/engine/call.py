@@ -155,6 +155,8 @@ class Call(ABC):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     trace_request: Mapping[str, Any] | None = None
     """Displayable form of the request, for traces; None stores no request."""
+    node_id: str = field(init=False, default="")
+    """ID of the call's CallNode, from its creation on."""
 
     def maximum(self, free: FreeAmounts) -> Spent | None:
         """Return the maximum usage of the next attempt by a bound that always holds.

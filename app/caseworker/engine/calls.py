@@ -288,7 +288,7 @@ class _CallInProgress:
         self._call = call
         self._scope = scope
         self._graph = calls.graph
-        self.node = calls.graph.begin_node(
+        self.node = call.node_id = calls.graph.begin_node(
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
         self._step_id = calls.graph.step_of(parent)

@@ -24,10 +24,10 @@ from caseworker.models.gateway import Completion, LogicalCall, ModelGateway, Tie
 from caseworker.models.ports import Incomplete, Message, ModelFault, ToolCall, ToolDefinition
 from caseworker.nodes.agent import requests
 from caseworker.nodes.agent.activity import TurnActivity
-from caseworker.nodes.agent.definition import AgentDefinition
+from caseworker.nodes.agent.definition import FINISH, AgentDefinition
 from caseworker.nodes.agent.history_limit import Shortening
 from caseworker.nodes.agent.limits import TurnCapacity
-from caseworker.nodes.agent.output import FINISH, Answer, Output, OutputInvalidError
+from caseworker.nodes.agent.output import Answer, Output, OutputInvalidError
 from caseworker.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound, loop_stop
 from caseworker.nodes.agent.state import AgentState
 from caseworker.nodes.agent.tools import ToolOffer, arguments_of

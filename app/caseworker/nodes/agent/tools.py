@@ -15,11 +15,11 @@ from caseworker.core.trace.json_values import JSON
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome, Entry
 from caseworker.models.ports import ToolCall, ToolDefinition
-from caseworker.nodes.agent.definition import AgentDefinition, ToolUse
+from caseworker.nodes.agent.definition import FINISH, AgentDefinition, ClientTool, ToolUse
 from caseworker.nodes.agent.functions import OfferedFunction
-from caseworker.nodes.agent.output import FINISH
 from caseworker.nodes.toolset import Toolset, tool_context
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.dispatch import ToolDispatch, ToolRequest
 from caseworker.tools.ports import ToolResult, ToolSpec, failure
 
@@ -172,6 +172,10 @@ class AgentTools:
                 agent = LinkedAgent(use.definition)
                 tools_by_name.setdefault(f"agent {agent.name}", (self._agent(agent),))
                 continue
+            if use.client is not None:
+                tool = self._of_client(use.client, use.requires_approval)
+                tools_by_name.setdefault(f"client {use.client.name}", (tool,))
+                continue
             for spec in await self._specs(use, local_specs, context):
                 if use.requires_approval or spec.name not in tools_by_name:
                     tools_by_name[spec.name] = self._offered(spec, use.requires_approval)
@@ -228,10 +232,7 @@ class AgentTools:
                 OfferedTool(one.definition, safe, partial(_run_function, one, run), tool=spec.name)
                 for one in functions
             ]
-        definition = ToolDefinition(
-            name=spec.name, description=spec.description, parameters=spec.parameters
-        )
-        return (OfferedTool(definition, safe, run),)
+        return (OfferedTool(_definition_of(spec), safe, run),)
 
     async def _run(
         self,
@@ -252,6 +253,28 @@ class AgentTools:
         )
         return await self._dispatch.run(context, request)
 
+    def _of_client(self, tool: ClientTool, requires_approval: bool) -> OfferedTool:
+        """Return the offer of a tool that the client of the run executes."""
+        spec = ToolSpec(
+            name=tool.name, description=tool.description, parameters=dict(tool.parameters)
+        )
+        check = ArgumentCheck(spec, foreign=True)
+
+        async def call(
+            context: FlowContext, key: str, call_id: str, args: Mapping[str, Any]
+        ) -> ToolResult:
+            request = ToolRequest(
+                name=spec.name,
+                args=args,
+                key=key,
+                call_id=call_id,
+                context=tool_context(context, self._timezone),
+                requires_approval=requires_approval,
+            )
+            return await self._dispatch.run_by_client(context, spec, check, request)
+
+        return OfferedTool(_definition_of(spec), True, call)
+
     def _agent(self, agent: LinkedAgent) -> OfferedTool:
         definition = agent.definition
         offered = ToolDefinition(
@@ -266,6 +289,10 @@ class AgentTools:
             return await self._call_agent(agent, context, key, args)
 
         return OfferedTool(offered, True, call, journaled=False)
+
+
+def _definition_of(spec: ToolSpec) -> ToolDefinition:
+    return ToolDefinition(name=spec.name, description=spec.description, parameters=spec.parameters)
 
 
 def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:

@@ -1,14 +1,15 @@
-"""Storage for approvals in Postgres; see :mod:`caseworker.features.approvals.approvals`.
+"""Storage for waiting calls in Postgres.
 
 Asking, deciding and suspending first lock the run's row in a separate statement, and then read. A
 statement that itself waits for the lock would not see rows committed during the wait.
 
-See docs/internals.md, "Waiting for people".
+See docs/internals.md, "Calls that wait".
 """
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import (
@@ -21,6 +22,7 @@ from sqlalchemy import (
     and_,
     func,
     literal,
+    null,
     select,
     true,
     tuple_,
@@ -29,8 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from caseworker.engine.approvals import ApprovalRequest, Decision, Question, Verdict
-from caseworker.features.approvals.approvals import Approval, Deciding
+from caseworker.engine.waiting_calls import Author, Decision, Question, Verdict, WaitingCall
+from caseworker.features.waiting_calls.waiting_calls import Approval, Deciding
 from caseworker.platform.paging import Page
 from caseworker.platform.postgres.engines import Engines, transaction
 from caseworker.platform.postgres.json_text import storable
@@ -52,12 +54,13 @@ approvals = Table(
     *columns(JSON, "arguments", nullable=False),
     *columns(JSON(none_as_null=True), "schema changed_arguments"),
     *columns(INSTANT, "requested_at expires_at", nullable=False),
-    *columns(Text, "decision decided_by reason"),
+    *columns(Text, "decision decided_by reason author"),
     *columns(INSTANT, "decided_at"),
     *columns(Boolean, "run_ended"),
 )
-"""Questions. ``run_ended`` is true if the run ended before a decision: the index of open questions
-leaves them out. The previous release leaves it null."""
+"""Waiting calls. ``author`` is null for questions to approvers. ``run_ended`` is true if the run
+ended before an answer: the index of open calls leaves them out. The previous release leaves it
+null."""
 
 _NOW = func.clock_timestamp()
 _DUE = and_(approvals.c.decision.is_(None), approvals.c.expires_at <= _NOW)
@@ -70,7 +73,7 @@ _WITH_RUN = approvals.join(
     runs,
     and_(runs.c.tenant_id == approvals.c.tenant_id, runs.c.run_id == approvals.c.run_id),
 )
-_APPROVALS = select(approvals, _OPEN.label("open")).select_from(_WITH_RUN)
+_APPROVALS = select(approvals, _OPEN.label("open"), runs.c.creator).select_from(_WITH_RUN)
 _RUN = (
     select(literal(1))
     .where(runs.c.tenant_id == approvals.c.tenant_id, runs.c.run_id == approvals.c.run_id, _CAN_END)
@@ -79,10 +82,11 @@ _RUN = (
     .lateral("run")
 )
 _WAITING = (
-    select(approvals, true().label("open"))
+    select(approvals, true().label("open"), null().label("creator"))
     .select_from(approvals.join(_RUN, true()))
     .where(
         approvals.c.decision.is_(None),
+        approvals.c.author.is_(None),
         approvals.c.run_ended.is_not(True),
         approvals.c.expires_at > func.statement_timestamp(),
     )
@@ -101,14 +105,14 @@ RETURNING run_id
 """Queue a waiting run because an approval was decided."""
 
 
-class PostgresApprovals:
-    """Stores approvals in Postgres."""
+class PostgresWaitingCalls:
+    """Stores waiting calls in Postgres."""
 
     def __init__(self, engines: Engines) -> None:
         self._engines = engines
         self.notifier = RunNotifier()
 
-    async def ask(self, run: Run, question: ApprovalRequest) -> Approval | None:
+    async def ask(self, run: Run, call: WaitingCall) -> Approval | None:
         """Store a question, unless it is already stored, and return it.
 
         Returns None if this process no longer owns the run.
@@ -119,11 +123,11 @@ class PostgresApprovals:
             if (await connection.exec_driver_sql(LOCK_OWNED, place)).rowcount == 0:
                 return None
             await connection.execute(
-                upsert(approvals).values(_row_of(key, question)).on_conflict_do_nothing()
+                upsert(approvals).values(_row_of(key, call)).on_conflict_do_nothing()
             )
             # After a resume the stored question may already be past its time limit.
-            await _time_out(connection, key, [question.approval_id])
-            return await _read(connection, key, question.approval_id)
+            await _time_out(connection, key, [call.call_id])
+            return await _read(connection, key, call.call_id)
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
         """Record expired questions as timed out, then return the decisions by approval ID."""
@@ -150,16 +154,16 @@ class PostgresApprovals:
             if stored is None or not stored.open:
                 return stored
             undecided = place & approvals.c.decision.is_(None)  # a read may have timed it out
-            await connection.execute(
-                update(approvals).where(undecided).values(_values_of(deciding))
-            )
+            stores = update(approvals).where(undecided).values(_values_of(deciding))
+            is_new = (await connection.execute(stores)).rowcount > 0
             waited = await connection.exec_driver_sql(WAKE_DECIDED, (key.tenant, key.run_id))
             if waited.one_or_none() is not None:
                 await defer_runs(connection, {key: None})
             else:
                 text = json.dumps({"tenant": key.tenant, "run_id": key.run_id})
                 await connection.execute(select(func.pg_notify(DECISION_CHANNEL, text)))
-            return await _read(connection, key, deciding.approval_id)
+            decided = await _read(connection, key, deciding.approval_id)
+            return decided and replace(decided, is_new=is_new)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         """Return a context manager that yields an event, set when a question is decided."""
@@ -212,18 +216,19 @@ async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> A
     return None if row is None else _of_row(row)
 
 
-def _row_of(key: RunKey, stored_question: ApprovalRequest) -> dict[str, Any]:
-    question = stored_question.question
+def _row_of(key: RunKey, call: WaitingCall) -> dict[str, Any]:
+    question = call.question
     return {
         "tenant_id": key.tenant,
         "run_id": key.run_id,
-        "approval_id": stored_question.approval_id,
-        "node_id": stored_question.node_id,
-        "call_key": stored_question.call_key,
+        "approval_id": call.call_id,
+        "node_id": call.node_id,
+        "call_key": call.call_key,
         "subject": question.subject,
         "message": storable(question.message),
         "arguments": question.arguments,
         "schema": question.schema,
+        "author": None if question.author is Author.APPROVER else question.author.value,
         "expires_at": _NOW + func.make_interval(0, 0, 0, 0, 0, 0, question.timeout_seconds),
     }
 
@@ -250,11 +255,13 @@ def _of_row(row: Row) -> Approval:
             arguments=row["arguments"],
             schema=row["schema"],
             timeout_seconds=(row["expires_at"] - row["requested_at"]).total_seconds(),
+            author=Author(row["author"] or Author.APPROVER),
         ),
         requested_at=row["requested_at"],
         expires_at=row["expires_at"],
         decision=_decision_of(row),
         open=row["open"],
+        creator=row["creator"],
     )
 
 
