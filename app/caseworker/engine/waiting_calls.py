@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
@@ -307,6 +307,7 @@ class ClientCall(Call):
     It is charged once, before the client sees it, however often the run is suspended or resumed.
     """
 
+    is_charged_first: ClassVar[bool] = True
     kind: Literal["llm", "tool", "system"] = "tool"
     retry: RetryPolicy = ONE_ATTEMPT
     context: FlowContext
