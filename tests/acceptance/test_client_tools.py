@@ -300,7 +300,7 @@ async def test_only_the_creator_of_the_run_answers(
     operator = "operator-" + "7" * 32
     await provider.script("(keys)", [Step(tool_calls=[call(1)]), Step(text=ANSWER)])
     keyed = service_settings | {"AUTH_BOOTSTRAP_KEY": operator}
-    async with ServiceProcess(database_url, settings=keyed) as service:
+    async with ServiceProcess(database_url, settings=keyed) as service:  # noqa: SIM117
         async with service.http(operator) as admin:
 
             async def key(tenant: str, *scopes: str) -> str:

@@ -98,4 +98,4 @@ def test_items_of_earlier_responses_are_messages() -> None:
 
     call = response_call({"model": "support", "input": said, "text": {"verbosity": "low"}})
 
-    assert [each["content"] for each in call.messages] == ["Hi", "Hello.", "Bye"]
+    assert [each.content for each in call.messages] == ["Hi", "Hello.", "Bye"]

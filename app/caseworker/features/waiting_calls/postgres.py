@@ -43,7 +43,7 @@ from caseworker.runs.postgres.listener import DECISION_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, run_key, runs
-from caseworker.runs.run import TERMINAL, Run, RunKey
+from caseworker.runs.run import TERMINAL, Run, RunKey, RunStatus
 
 approvals = Table(
     "approvals",
@@ -173,6 +173,24 @@ class PostgresWaitingCalls:
         """Return a question, or None if it does not exist."""
         async with transaction(self._engines.work, key.tenant) as connection:
             return await _read(connection, key, approval_id)
+
+    async def waiting_runs_of(self, tenant: str, creator: str, *, limit: int) -> int:
+        """Return the number of a caller's runs that wait, at most ``limit``.
+
+        Only runs with tools of their client count.
+        """
+        waiting = (
+            select(literal(1))
+            .where(
+                runs.c.tenant_id == tenant,
+                runs.c.creator == creator,
+                runs.c.status == RunStatus.WAITING.value,
+            )
+            .limit(limit)
+            .subquery()
+        )
+        async with transaction(self._engines.work, tenant) as connection:
+            return int(await connection.scalar(select(func.count()).select_from(waiting)) or 0)
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
         """Return the questions that a run asked, oldest first; None if the run does not exist."""

@@ -100,7 +100,8 @@ class Deciding:
 
     approval_id: str
     verdict: Verdict
-    by: str
+    by: str | None
+    """Name of the caller; None if the call expires."""
     arguments: Mapping[str, Any] | None = None
     reason: str | None = None
 
@@ -145,6 +146,13 @@ class WaitingCallStore(Protocol):
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
         """Return a question, or None if it does not exist."""
+        ...
+
+    async def waiting_runs_of(self, tenant: str, creator: str, *, limit: int) -> int:
+        """Return the number of a caller's runs that wait, at most ``limit``.
+
+        Only runs with tools of their client count.
+        """
         ...
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:

@@ -188,10 +188,15 @@ class ClientTool(StepData):
     )
     """JSON Schema (type object) for the arguments; calls with other arguments are returned to the
     model. Default: no arguments are described."""
+    wait_seconds: Annotated[float, Field(gt=0, le=MAX_LIMIT)] | None = None
+    """Time limit for a result in seconds. Default: ``tools.wait_seconds``."""
+    on_expiry: Literal["error", "complete"] = "error"
+    """What happens if the client sends no result in time. With ``error`` the model reads that; with
+    ``complete`` the agent ends as it is, with the terminate reason ``requires_action``."""
 
 
 class ToolUse(StepData):
-    """A tool list entry: exactly one of ``tool``, ``toolset``, ``agent``, ``mcp`` and ``client``."""
+    """A tool list entry: one of ``tool``, ``toolset``, ``agent``, ``mcp``, ``client``."""
 
     tool: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Name of a tool, as listed by GET /tools."""
