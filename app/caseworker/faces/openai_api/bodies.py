@@ -278,7 +278,7 @@ def _tools(value: Any) -> Sequence[Mapping[str, Any]]:
         if not isinstance(function, dict) or tool.get("type", "function") != "function":
             refuse(at, f"{at}: agents take only tools of type function.", code="unsupported_field")
         fields = {name: function.get(name) for name in ("name", "description", "parameters")}
-        tools.append({name: value for name, value in fields.items() if value is not None})
+        tools.append({name: value for name, value in fields.items() if value not in (None, {})})
     return tools
 
 

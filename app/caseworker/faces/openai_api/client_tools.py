@@ -208,10 +208,13 @@ class _History:
     def _agrees(self, call: Approval, sent: Mapping[str, str], trailing: set[str]) -> bool:
         """Return whether a call of the run is answered as the conversation says."""
         result = sent.get(call.approval_id)
-        if result is None:  # the run has asked for it later: the request is repeated
-            numbers = self.rounds.numbers
-            asked_at = numbers.get(call.approval_id, 0)
-            return call.open and asked_at > max(numbers.get(each, 0) for each in trailing)
+        if result is None:  # a repeated request does not know the calls that followed it
+            ends = [
+                each.decision.at
+                for each in self.asked
+                if each.decision is not None and each.approval_id in trailing
+            ]
+            return call.open and len(ends) == len(trailing) and call.requested_at >= max(ends)
         if call.decision is None:
             return call.open and call.approval_id in trailing
         return bool(call.decision.arguments == {OUTPUT: result})

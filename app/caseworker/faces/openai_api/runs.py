@@ -1,6 +1,7 @@
 """Runs behind requests of OpenAI's API: they are accepted, followed, and cancelled."""
 
 import asyncio
+import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -56,6 +57,9 @@ DISCONNECTED: Final = "The client disconnected."
 LOOK_SECONDS: Final = (0.02, 0.5)
 """First and longest interval at which a run is read that is about to wait for its client."""
 
+_TOOL: Final = re.compile(r"client_tools\.([0-9]+)\.")
+"""Beginning of the name of a field in a tool of the client."""
+
 Result = TypeVar("Result")
 
 
@@ -92,7 +96,11 @@ async def accept(
         return (await request.service(RunService).accept(new)).run
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
-        raise ProblemError(INVALID_REQUEST, violations=violations_of(errors)) from None
+        violations = [
+            replace(each, field=_TOOL.sub(r"tools[\1].function.", each.field))
+            for each in violations_of(errors)
+        ]
+        raise ProblemError(INVALID_REQUEST, violations=violations) from None
     except GraphRefusedError:
         await require_agent(request, call.agent)
         raise
