@@ -35,7 +35,7 @@ WRONG: list[Any] = [
     {"output": "a\x00b"},
     [],
 ]
-"""Bodies that are no result of a call."""
+"""Invalid results of a call."""
 ANSWER = "It is on its way."
 
 
@@ -61,7 +61,7 @@ def agent_run(marker: str, run_id: str, **fields: Any) -> dict[str, Any]:
 
 
 async def open_calls(client: JsonClient, run_id: str, count: int = 1) -> list[dict[str, Any]]:
-    """Wait until a run has released its worker for so many calls, and return them."""
+    """Wait until a run has released its worker for ``count`` calls, and return them."""
     async with asyncio.timeout(150):
         while True:
             run = await client.get_run(run_id)
@@ -221,7 +221,7 @@ async def test_parallel_calls_share_the_limit_of_tool_calls(
 async def test_calls_of_one_turn_are_answered_in_any_order(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """Each answer resumes the run, which waits again for the others; equal calls are two calls."""
+    """Each answer resumes the run, which waits again for the rest; equal calls are two calls."""
     steps = [Step(tool_calls=[call(1), call(2), {**call(2), "id": "c3"}]), Step(text=ANSWER)]
     await provider.script("(many)", steps)
     async with service.http() as http:

@@ -53,7 +53,7 @@ def run_of(reply: ChatCompletion) -> str:
 
 @pytest.fixture
 async def ai(service: ServiceProcess) -> AsyncIterator[openai.AsyncOpenAI]:
-    """Register an agent with a tool of its own, and return the unmodified client."""
+    """Register an agent with a tool, and return the unmodified client."""
     agent = {"name": "shop", "prompt": {"system": "You are a shop."}, "tools": ["calculator"]}
     async with service.http() as http:
         (await http.post("/agents", json={"agent": agent})).raise_for_status()

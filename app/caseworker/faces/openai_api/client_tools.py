@@ -49,17 +49,17 @@ def id_of(call: Approval) -> str:
     return f"call_{call.approval_id}_{call.key.run_id}"
 
 
-async def require_room(request: ApiRequest, most: int) -> None:
+async def require_room(request: ApiRequest, limit: int) -> None:
     """Check how many runs of the caller wait for results of a client's tools.
 
     Raises:
-        RefusedError: there are ``most`` or more.
+        RefusedError: there are ``limit`` or more.
     """
     caller = request.caller
     waiting = request.service(RunWaitingCalls).store.waiting_runs_of
-    if await waiting(caller.tenant, caller.identity, limit=most) >= most:
+    if await waiting(caller.tenant, caller.identity, limit=limit) >= limit:
         message = (
-            f"{most} runs of this key wait for the results of tools (faces.max_waiting_runs). Send"
+            f"{limit} runs of this key wait for the results of tools (faces.max_waiting_runs). Send"
             " results, or cancel runs."
         )
         refuse("tools", message, code="too_many_waiting_runs")
@@ -72,10 +72,14 @@ async def continuation(
 
     A run whose calls the conversation contains, and that it does not continue, ends.
     """
-    named = {named for each in call.messages if (named := _named(each.tool_call_id)) is not None}
-    if not (run_ids := {run_id for _, run_id in named}):
+    references = {
+        reference
+        for each in call.messages
+        if (reference := _reference(each.tool_call_id)) is not None
+    }
+    if not (run_ids := {run_id for _, run_id in references}):
         return None
-    last = _named(call.messages[-1].tool_call_id)
+    last = _reference(call.messages[-1].tool_call_id)
     for run_id in run_ids:
         key, runs = RunKey(request.caller.tenant, run_id), request.service(RunService)
         try:
@@ -84,24 +88,24 @@ async def continuation(
             continue
         if not is_of_api(run):
             continue
-        asked = await calls_of_client(request, key)
+        calls = await calls_of_client(request, key)
         if last is not None and last[1] == run_id:
             rounds = await _rounds(runs, key)
-            history = _History(run, asked, rounds)
+            history = _History(run, calls, rounds)
             if (results := history.results_of(call, appends_system)) is not None:
                 with suppress(CallNotFoundError, CallAnsweredError):
-                    await _answer(request, asked, results)
+                    await _answer(request, calls, results)
                     after = max(rounds.numbers[each] for each in results)
                     return Continuation(await runs.get(key), after)
-        await _end(request, asked)
+        await _end(request, calls)
     return None
 
 
 async def _answer(
-    request: ApiRequest, asked: Iterable[Approval], results: Mapping[str, str]
+    request: ApiRequest, calls: Iterable[Approval], results: Mapping[str, str]
 ) -> None:
-    calls, caller = request.service(RunWaitingCalls), request.caller
-    for each in asked:
+    service, caller = request.service(RunWaitingCalls), request.caller
+    for each in calls:
         if each.approval_id in results:
             answer = {OUTPUT: results[each.approval_id]}
             deciding = Deciding(
@@ -110,13 +114,13 @@ async def _answer(
                 by=caller.name,
                 arguments=answer,
             )
-            await calls.answer(each.key, deciding, caller)
+            await service.answer(each.key, deciding, caller)
 
 
-async def _end(request: ApiRequest, asked: Iterable[Approval]) -> None:
+async def _end(request: ApiRequest, calls: Iterable[Approval]) -> None:
     """Let the open calls of a run expire, because its client has left it."""
     store = request.service(RunWaitingCalls).store
-    for each in asked:
+    for each in calls:
         if each.open and each.may_answer(request.caller):
             late = Deciding(approval_id=each.approval_id, verdict=Verdict.TIMED_OUT, by=None)
             await store.decide(each.key, late)
@@ -158,10 +162,10 @@ async def _rounds(runs: RunService, key: RunKey) -> _Rounds:
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What a run knows of the conversation with its client."""
+    """The conversation of a run with its client, from the record of the run."""
 
     run: Run
-    asked: Sequence[Approval]
+    calls: Sequence[Approval]
     rounds: _Rounds
 
     def results_of(self, call: AgentCall, appends_system: bool) -> Mapping[str, str] | None:
@@ -172,46 +176,50 @@ class _History:
         body = first.run_body((), appends_system=appends_system, about={})
         if body["messages"] != list(self.run.request.inputs.get(MESSAGES) or ()):
             return None
-        sent = dict[str, str]()
+        results = dict[str, str]()
         trailing = set[str]()
         for message in messages[begin:]:
             if message.role == "assistant":
                 if not self._is_ours(message):
                     return None
                 trailing.clear()
-            elif (named := _named(message.tool_call_id)) and named[1] == self.run.key.run_id:
-                sent[named[0]] = message.content
-                trailing.add(named[0])
+            elif (reference := _reference(message.tool_call_id)) and reference[
+                1
+            ] == self.run.key.run_id:
+                results[reference[0]] = message.content
+                trailing.add(reference[0])
             else:
                 return None
-        if not trailing or not all(self._agrees(each, sent, trailing) for each in self.asked):
+        if not trailing or not all(self._agrees(each, results, trailing) for each in self.calls):
             return None
-        return {call_id: sent[call_id] for call_id in trailing}
+        return {call_id: results[call_id] for call_id in trailing}
 
     def _has_call(self, message: Message) -> bool:
-        ids = (_named(each.id) for each in message.tool_calls)
-        return any(named is not None and named[1] == self.run.key.run_id for named in ids)
+        ids = (_reference(each.id) for each in message.tool_calls)
+        return any(
+            reference is not None and reference[1] == self.run.key.run_id for reference in ids
+        )
 
     def _is_ours(self, message: Message) -> bool:
         """Return whether the message of the assistant is as the run has written it."""
         texts = self.rounds.texts
-        by_id = {id_of(each): each for each in self.asked}
+        by_id = {id_of(each): each for each in self.calls}
         for each in message.tool_calls:
             call = by_id.get(each.id)
             if call is None or each.name != call.question.subject:
                 return False
             if _parsed(each.arguments) != call.question.arguments:
                 return False
-        known = {texts.get(by_id[each.id].approval_id, "") for each in message.tool_calls}
-        return bool(message.tool_calls) and (not message.content or message.content in known)
+        contents = {texts.get(by_id[each.id].approval_id, "") for each in message.tool_calls}
+        return bool(message.tool_calls) and (not message.content or message.content in contents)
 
-    def _agrees(self, call: Approval, sent: Mapping[str, str], trailing: set[str]) -> bool:
-        """Return whether a call of the run is answered as the conversation says."""
-        result = sent.get(call.approval_id)
+    def _agrees(self, call: Approval, results: Mapping[str, str], trailing: set[str]) -> bool:
+        """Return whether a call of the run has the answer of the conversation."""
+        result = results.get(call.approval_id)
         if result is None:  # a repeated request does not know the calls that followed it
             ends = [
                 each.decision.at
-                for each in self.asked
+                for each in self.calls
                 if each.decision is not None and each.approval_id in trailing
             ]
             return call.open and len(ends) == len(trailing) and call.requested_at >= max(ends)
@@ -227,7 +235,7 @@ def _parsed(arguments: str) -> Any:
         return None
 
 
-def _named(call_id: str | None) -> tuple[str, str] | None:
+def _reference(call_id: str | None) -> tuple[str, str] | None:
     """Return the call and the run that an ID names; None for an ID of another form."""
     match = _ID.fullmatch(call_id or "")
     return None if match is None else (match[1], match[2])

@@ -271,7 +271,7 @@ class RunWaitingCalls:
 
 
 def required_call(call: Approval) -> Mapping[str, Any]:
-    """Return what the author of the answer needs, as a JSON object."""
+    """Return a call as a JSON object for the author of the answer."""
     return {
         "call_id": call.approval_id,
         "author": call.question.author.value,

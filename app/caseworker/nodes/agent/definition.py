@@ -182,7 +182,7 @@ class ClientTool(StepData):
 
     name: Annotated[str, AfterValidator(_client_tool_name)]
     description: Annotated[str, Field(max_length=10_000)] = ""
-    """Description for the model: when to use the tool and what it returns."""
+    """Description for the model: the purpose of the tool and its result."""
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(
         default_factory=lambda: {"type": "object", "properties": {}}
     )
@@ -191,8 +191,8 @@ class ClientTool(StepData):
     wait_seconds: Annotated[float, Field(gt=0, le=MAX_LIMIT)] | None = None
     """Time limit for a result in seconds. Default: ``tools.wait_seconds``."""
     on_expiry: Literal["error", "complete"] = "error"
-    """What happens if the client sends no result in time. With ``error`` the model reads that; with
-    ``complete`` the agent ends as it is, with the terminate reason ``requires_action``."""
+    """Effect of a result that is not sent in time. With ``error`` the model reads that there is none;
+    with ``complete`` the agent ends at once, with the terminate reason ``requires_action``."""
 
 
 class ToolUse(StepData):
@@ -441,8 +441,8 @@ _Fault = tuple[tuple[str | int, ...], str]
 
 def _name_of(use: ToolUse) -> str:
     """Return the name of an entry's agent, client's tool or MCP server."""
-    if named := use.agent or use.client:
-        return str(named.name)
+    if tool := use.agent or use.client:
+        return str(tool.name)
     return f"mcp:{use.mcp}"
 
 

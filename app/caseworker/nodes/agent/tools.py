@@ -66,7 +66,7 @@ class OfferedTool:
     journaled: bool = True
     """Whether the journal stores each result under the key of its call."""
     ends_unanswered: bool = False
-    """Whether the agent ends if nobody answers a call of the tool."""
+    """Whether the agent ends if a call of the tool is not answered in time."""
     tool: str | None = None
     """Name of the tool that provides this function; None if this is a complete tool."""
 
@@ -97,7 +97,7 @@ class ToolOffer:
         return tool is not None and tool.journaled
 
     def is_end(self, name: str, result: ToolResult) -> bool:
-        """Return whether the agent ends because nobody answered a call of a tool."""
+        """Return whether the agent ends because a call of a tool was not answered in time."""
         tool = self._tools.get(name)
         unanswered = result.get("code") == NOT_ANSWERED
         return tool is not None and tool.ends_unanswered and unanswered
