@@ -107,6 +107,9 @@ class MemoryApprovals:
             waiting = [each for each in runs if each.status is RunStatus.WAITING]
             return min(len(waiting), limit)
 
+    async def calls(self, key: RunKey) -> Sequence[Approval]:
+        return await self.of_run(key) or ()
+
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
         async with transaction():
             row = self._runs.rows.get(key)

@@ -195,13 +195,15 @@ class PostgresWaitingCalls:
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
         """Return the questions that a run asked, oldest first; None if the run does not exist."""
         existing_run = select(runs.c.run_id).where(of_run(runs, key), runs.c.request.is_not(None))
-        query = _APPROVALS.where(of_run(approvals, key)).order_by(
-            approvals.c.requested_at, approvals.c.approval_id
-        )
         async with transaction(self._engines.work, key.tenant) as connection:
             if await connection.scalar(existing_run) is None:
                 return None
-            return [_of_row(row) for row in (await connection.execute(query)).mappings()]
+            return await _calls_of(connection, key)
+
+    async def calls(self, key: RunKey) -> Sequence[Approval]:
+        """Return the questions that a run asked, oldest first."""
+        async with transaction(self._engines.work, key.tenant) as connection:
+            return await _calls_of(connection, key)
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
         """Return a page of a tenant's open questions, oldest first."""
@@ -226,6 +228,13 @@ async def _time_out(connection: AsyncConnection, key: RunKey, approval_ids: Sequ
     late = of_run(approvals, key) & approvals.c.approval_id.in_(approval_ids) & _DUE
     decided = {"decision": Verdict.TIMED_OUT.value, "decided_at": _NOW}
     await connection.execute(update(approvals).where(late).values(decided))
+
+
+async def _calls_of(connection: AsyncConnection, key: RunKey) -> Sequence[Approval]:
+    query = _APPROVALS.where(of_run(approvals, key)).order_by(
+        approvals.c.requested_at, approvals.c.approval_id
+    )
+    return [_of_row(row) for row in (await connection.execute(query)).mappings()]
 
 
 async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> Approval | None:

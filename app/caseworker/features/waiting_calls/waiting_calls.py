@@ -155,6 +155,10 @@ class WaitingCallStore(Protocol):
         """
         ...
 
+    async def calls(self, key: RunKey) -> Sequence[Approval]:
+        """Return the questions that a run asked, oldest first."""
+        ...
+
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
         """Return the questions that a run asked, oldest first; None if the run does not exist."""
         ...
@@ -256,7 +260,7 @@ class RunWaitingCalls:
 
     async def required(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
         """Return the open calls of a run as JSON objects; none if the run does not exist."""
-        return [required_call(each) for each in await self.store.of_run(key) or () if each.open]
+        return [required_call(each) for each in await self.store.calls(key) if each.open]
 
     async def of_run(self, key: RunKey) -> Sequence[Approval]:
         """Return the calls of a run that waited or still wait, oldest first.

@@ -191,8 +191,8 @@ class ClientTool(StepData):
     wait_seconds: Annotated[float, Field(gt=0, le=MAX_LIMIT)] | None = None
     """Time limit for a result in seconds. Default: ``tools.wait_seconds``."""
     on_expiry: Literal["error", "complete"] = "error"
-    """Effect of a result that is not sent in time. With ``error`` the model reads that there is none;
-    with ``complete`` the agent ends at once, with the terminate reason ``requires_action``."""
+    """Effect of a result that is not sent in time. With ``error`` the model reads that there is
+    none; with ``complete`` the agent ends, with the terminate reason ``requires_action``."""
 
 
 class ToolUse(StepData):
