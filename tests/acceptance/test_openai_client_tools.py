@@ -165,7 +165,8 @@ EDITS: dict[str, Any] = {
     "text": lambda messages: messages[1].update(content="I do not look."),
     "one more message": lambda messages: messages.append({"role": "user", "content": "Hurry!"}),
     "a message between": lambda messages: messages.insert(1, {"role": "user", "content": "Hm."}),
-    "no result": lambda messages: messages.pop(),
+    "one result": lambda messages: messages.pop(),
+    "no result": lambda messages: messages.__setitem__(slice(2, None), says("Never mind.")),
 }
 
 
@@ -192,7 +193,6 @@ async def test_another_history_starts_a_new_run(
     assert old["result"]["terminate_reason"] == "requires_action"
     prompt = str((await provider.arrivals("(edits)", bodies=True))[-1].body)
     assert "I call look_up with" in prompt
-    assert "Result of look_up: sent" in prompt
 
 
 @pytest.mark.req("cw/16.tools")

@@ -70,34 +70,36 @@ async def continuation(
 ) -> Continuation | None:
     """Continue the run whose open calls a request answers; return None if it continues none.
 
-    A run whose calls the conversation contains, and that it does not continue, ends.
+    Then the run whose calls the conversation contains ends, because its client has left it.
     """
-    references = {
-        reference
-        for each in call.messages
-        if (reference := _reference(each.tool_call_id)) is not None
-    }
-    if not (run_ids := {run_id for _, run_id in references}):
+    if (run_id := _last_run_of(call.messages)) is None:
         return None
-    last = _reference(call.messages[-1].tool_call_id)
-    for run_id in run_ids:
-        key, runs = RunKey(request.caller.tenant, run_id), request.service(RunService)
-        try:
-            run = await runs.get(key)
-        except RunNotFoundError:
-            continue
-        if not is_of_api(run):
-            continue
-        calls = await calls_of_client(request, key)
-        if last is not None and last[1] == run_id:
-            rounds = await _rounds(runs, key)
-            history = _History(run, calls, rounds)
-            if (results := history.results_of(call, appends_system)) is not None:
-                with suppress(CallNotFoundError, CallAnsweredError):
-                    await _answer(request, calls, results)
-                    after = max(rounds.numbers[each] for each in results)
-                    return Continuation(await runs.get(key), after)
-        await _end(request, calls)
+    key, runs = RunKey(request.caller.tenant, run_id), request.service(RunService)
+    try:
+        run = await runs.get(key)
+    except RunNotFoundError:
+        return None
+    if not is_of_api(run):
+        return None
+    calls = await calls_of_client(request, key)
+    if call.messages[-1].role == "tool":
+        rounds = await _rounds(runs, key)
+        results = _History(run, calls, rounds).results_of(call, appends_system)
+        if results is not None:
+            with suppress(CallNotFoundError, CallAnsweredError):
+                await _answer(request, calls, results)
+                after = max(rounds.numbers.get(each, 0) for each in results)
+                return Continuation(await runs.get(key), after)
+    await _end(request, calls)
+    return None
+
+
+def _last_run_of(messages: Sequence[Message]) -> str | None:
+    """Return the ID of the run whose calls a conversation contains last; None without any."""
+    for message in reversed(messages):
+        for call_id in (message.tool_call_id, *(each.id for each in message.tool_calls)):
+            if (reference := _reference(call_id)) is not None:
+                return reference[1]
     return None
 
 
@@ -139,15 +141,13 @@ class _Rounds:
     _has_ended: bool = False
 
     def read(self, event: EventRecord) -> None:
-        texts = self._transcript.texts
-        before = len(texts)
-        for _ in self._transcript.read([event]):
-            pass
-        if len(texts) > before and self._has_ended:
-            self._first, self._has_ended = before, False
+        for delta in self._transcript.read([event]):
+            if self._has_ended:
+                self._first, self._has_ended = delta.index, False
         if event.type == REQUIRED_ACTION:
             call_id = event.data["call_id"]
-            self.texts[call_id] = "" if self._has_ended else BETWEEN.join(texts[self._first :])
+            texts = () if self._has_ended else self._transcript.texts[self._first :]
+            self.texts[call_id] = BETWEEN.join(texts)
             self.numbers[call_id] = event.seq
             self._has_ended = True
 
