@@ -56,7 +56,7 @@ NEAR: Final[Mapping[str, str]] = {
     "features/access": "unit/features/access contract/test_authentication contract/test_key_store"
     " contract/test_http_keys contract/test_http_audit contract/test_http_tenants"
     " acceptance/test_access",
-    "features/approvals": "contract/test_approval_store contract/test_http_runs"
+    "features/waiting_calls": "contract/test_approval_store contract/test_http_runs"
     " acceptance/test_approvals",
     "features/artifacts": "contract/test_http_artifacts contract/test_artifact*"
     " unit/runs/test_artifact_keeping integration/postgres/test_artifacts_of_runs"

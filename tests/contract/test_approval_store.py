@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from caseworker.engine.approvals import ApprovalRequest, Question, Verdict
 from caseworker.engine.cancellation import CancellationToken
-from caseworker.features.approvals.approvals import (
+from caseworker.engine.waiting_calls import Question, Verdict, WaitingCall
+from caseworker.features.waiting_calls.postgres import PostgresWaitingCalls
+from caseworker.features.waiting_calls.waiting_calls import (
     Approval,
-    ApprovalStore,
     Deciding,
-    RunApprovalStore,
+    RunWaitingCallStore,
+    WaitingCallStore,
 )
-from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.runs.ports import JournalStore, JournalWrite, Permission, RunStore
 from caseworker.runs.run import CancelRequest, Run, RunKey, RunStatus
 from tests.support.memory_approvals import MemoryApprovals
@@ -30,7 +30,7 @@ BY = CancelRequest(requested_by="somebody")
 class ApprovalStores:
     """The approval store of one implementation, with its run store and journal."""
 
-    approvals: ApprovalStore
+    approvals: WaitingCallStore
     runs: RunStore
     journal: JournalStore
 
@@ -49,9 +49,7 @@ class ApprovalStores:
         key = f"step/{approval_id}"
         return await self.approvals.ask(
             run,
-            ApprovalRequest(
-                approval_id=approval_id, node_id="n000002", call_key=key, question=asked
-            ),
+            WaitingCall(call_id=approval_id, node_id="n000002", call_key=key, question=asked),
         )
 
     async def suspend(self, run: Run, *waits_for: str) -> RunStatus:
@@ -80,7 +78,7 @@ async def approval_stores(request: pytest.FixtureRequest) -> AsyncIterator[Appro
         yield ApprovalStores(MemoryApprovals(runs), runs, runs)
         return
     async with open_stores(request.getfixturevalue("database_url")) as stores:
-        approvals = PostgresApprovals(stores.engines)
+        approvals = PostgresWaitingCalls(stores.engines)
         yield ApprovalStores(approvals, stores.runs, stores.journal)
 
 
@@ -93,10 +91,8 @@ async def test_a_question_is_stored_once_and_kept_as_it_was(
     await approval_stores.decide(arguments={"amount": 3}, reason="less")
     again = await approval_stores.ask(run, message="Other words?")
     assert first is not None
-    asked = ApprovalRequest(
-        approval_id="a", node_id="n", call_key="step/a", question=first.question
-    )
-    desk = RunApprovalStore(approval_stores.approvals, run, CancellationToken())
+    asked = WaitingCall(call_id="a", node_id="n", call_key="step/a", question=first.question)
+    desk = RunWaitingCallStore(approval_stores.approvals, run, CancellationToken())
 
     assert (first.decision, first.open) == (None, True)
     assert again is not None

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from caseworker.engine import approvals
-from caseworker.engine.approvals import Verdict
-from caseworker.features.approvals.approvals import Deciding, RunApprovals
-from caseworker.features.approvals.postgres import PostgresApprovals
+from caseworker.engine import waiting_calls
+from caseworker.engine.waiting_calls import Verdict
+from caseworker.features.waiting_calls.postgres import PostgresWaitingCalls
+from caseworker.features.waiting_calls.waiting_calls import Deciding, RunWaitingCalls
 from caseworker.runs.postgres.listener import DECISION_CHANNEL
 from caseworker.runs.run import RunKey
 from tests.support.configured_cases import Configured
@@ -28,7 +28,7 @@ async def test_a_decision_is_heard_while_another_lane_works(
     configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is notified without polling, and other notifications do not end its wait."""
-    monkeypatch.setattr(approvals, "LOOK_SECONDS", (NEVER, NEVER))
+    monkeypatch.setattr(waiting_calls, "LOOK_SECONDS", (NEVER, NEVER))
     await configured.provider.script("(lanes)", [Step(hang=True)])
     async with (
         configured.serving() as client,
@@ -37,7 +37,7 @@ async def test_a_decision_is_heard_while_another_lane_works(
     ):
         await client.run_graph(GRAPH, run_id=KEY.run_id, inputs={"default": "Hm (lanes)"})
         await configured.provider.wait_for_arrivals(1, "(lanes)")
-        desk = RunApprovals(PostgresApprovals(elsewhere.engines))
+        desk = RunWaitingCalls(PostgresWaitingCalls(elsewhere.engines))
 
         async def asked() -> bool:
             return bool((await desk.store.waiting(KEY.tenant, limit=1, cursor=None)).items)

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
-from caseworker.engine.approvals import ApprovalRequest, Question
+from caseworker.engine.waiting_calls import Question, WaitingCall
 from caseworker.runs.ports import JournalWrite, LateResult
 from caseworker.runs.quotas import Quota
 from caseworker.runs.run import EventRecord, Run, RunKey
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = RunKey("default", "case-1")
 HOLD = Hold(node_id="n000002", attempt=1, cost_usd=Decimal("0.5"), tokens=10)
 QUESTION = Question(subject="pay", message="Pay?", arguments={}, schema=None, timeout_seconds=60)
-ASKED = ApprovalRequest(approval_id="late", node_id="n000002", call_key="k", question=QUESTION)
+ASKED = WaitingCall(call_id="late", node_id="n000002", call_key="k", question=QUESTION)
 CALLS = records_of(graph_with_calls("case-1"), call_key="k", charge={"tokens": 9}, outcome="result")
 Write = Callable[[Api, Run], Coroutine[Any, Any, None]]
 
@@ -115,7 +115,7 @@ async def test_only_the_fencing_token_of_the_owner_lets_a_write_through(
     await api.store.release(first, active_seconds=1, calls=(), counted=True)
     owner = await api.store.claim(KEY, "w2")
     assert owner is not None
-    question = replace(ASKED, approval_id="open")
+    question = replace(ASKED, call_id="open")
     assert await api.approval_store.ask(owner, question) is not None
     before = stored(module_database)
 

@@ -10,8 +10,8 @@ import pytest
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.core.trace.node import WAITS
 from caseworker.core.trace.payloads import Payloads
-from caseworker.engine.approvals import ApprovalRequest, Question
 from caseworker.engine.ports import CallOutcome
+from caseworker.engine.waiting_calls import Question, WaitingCall
 from caseworker.features.traces.payloads import PayloadReader
 from caseworker.runs.ports import JournalWrite
 from caseworker.runs.run import CallRecord, NewRun, RunKey, RunKind, RunRequest
@@ -179,9 +179,7 @@ async def test_only_the_call_that_waits_for_an_approval_is_shown_as_waiting(
     question = Question(
         subject="calculator", message="?", arguments={}, schema=None, timeout_seconds=60
     )
-    asked = ApprovalRequest(
-        approval_id="q", node_id=again, call_key="answer/call", question=question
-    )
+    asked = WaitingCall(call_id="q", node_id=again, call_key="answer/call", question=question)
     await api.approval_store.ask(run, asked)
     await api.store.release(run, active_seconds=0, calls=(), counted=False, waits_for=["q"])
 

@@ -20,7 +20,7 @@ import pytest
 from psycopg import sql
 
 from caseworker.core.budget.accounts import TENANT, Hold
-from caseworker.engine.approvals import ApprovalRequest, Question
+from caseworker.engine.waiting_calls import Question, WaitingCall
 from caseworker.features.external.postgres import PostgresAttempts, key_hash
 from caseworker.features.retention.postgres import PostgresRetention
 from caseworker.features.schedules.due_runs import ScheduleFiring
@@ -262,7 +262,7 @@ async def saves_file(side: Side) -> Any:
 
 
 async def asks(side: Side) -> Any:
-    asked = ApprovalRequest(approval_id="asked", node_id="n000002", call_key="k", question=QUESTION)
+    asked = WaitingCall(call_id="asked", node_id="n000002", call_key="k", question=QUESTION)
     return await side.api.approval_store.ask(side.owned["job"], asked)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from caseworker.core.budget.budget import Budget
-from caseworker.engine.approvals import Verdict
-from caseworker.features.approvals.approvals import (
+from caseworker.engine.waiting_calls import Verdict
+from caseworker.features.waiting_calls.waiting_calls import (
     Approval,
     ApprovalDecidedError,
     Deciding,
-    RunApprovals,
+    RunWaitingCalls,
 )
 from caseworker.runs.run import RunKey, RunStatus
 from tests.support.event_log import event_problems
@@ -60,7 +60,7 @@ class Story:
             await cluster.delete("r0", to=cluster.replica, heard=self.chance.random() < 0.5)
 
     async def _decide(self, cluster: Cluster) -> None:
-        desk = RunApprovals(cluster.approvals)
+        desk = RunWaitingCalls(cluster.approvals)
         for _ in range(400):
             run = cluster.database.rows[KEY].run
             if run is not None and run.finished:
@@ -72,7 +72,7 @@ class Story:
                         for _ in range(2):
                             people.create_task(self._say(cluster, desk, approval))
 
-    async def _say(self, cluster: Cluster, desk: RunApprovals, approval: Approval) -> None:
+    async def _say(self, cluster: Cluster, desk: RunWaitingCalls, approval: Approval) -> None:
         verdict = self.chance.choice([APPROVE, APPROVE, REFUSE])
         await asyncio.sleep(self.chance.choice([0.0, 0.01]))
         deciding = Deciding(approval_id=approval.approval_id, verdict=verdict, by="somebody")

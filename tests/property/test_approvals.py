@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from caseworker.engine.approvals import ApprovalRequest, Decision, Verdict
-from caseworker.features.approvals.approvals import Approval, Deciding
+from caseworker.engine.waiting_calls import Decision, Verdict, WaitingCall
+from caseworker.features.waiting_calls.waiting_calls import Approval, Deciding
 from caseworker.runs.run import Run, RunKey, RunStatus
 from tests.property.approval_stories import KEY, played, problems
 from tests.support.memory_approvals import MemoryApprovals
@@ -59,7 +59,7 @@ class ChangeableApprovals(MemoryApprovals):
 class EagerApprovals(MemoryApprovals):
     """A store that treats an open approval as approved."""
 
-    async def ask(self, run: Run, asked: ApprovalRequest) -> Approval | None:
+    async def ask(self, run: Run, asked: WaitingCall) -> Approval | None:
         approval = await super().ask(run, asked)
         if approval is None or approval.decision is not None:
             return approval

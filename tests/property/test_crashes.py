@@ -140,7 +140,7 @@ def _makes_calls_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _asks_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("caseworker.engine.approvals._hash_of", lambda value: secrets.token_hex(32))
+    patch.setattr("caseworker.engine.waiting_calls._hash_of", lambda value: secrets.token_hex(32))
 
 
 def _repeats_everything(patch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ from fastapi import FastAPI
 
 from caseworker.features.access.authentication import Authentication
 from caseworker.features.access.postgres import PostgresKeys
-from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.postgres import PostgresDefinitions
 from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.threads.service import Chats
+from caseworker.features.waiting_calls.postgres import PostgresWaitingCalls
 from caseworker.main.process import Process
 from caseworker.main.server import build_app
 from caseworker.platform.fair_threads import PacedThread
@@ -49,7 +49,7 @@ class Api(Process):
         self.quotas: PostgresQuotas = self.services[PostgresQuotas]
         self.definitions = cast("PostgresDefinitions", self.services[Definitions].store)
         self.threads = self.services[Chats].store
-        self.approval_store: PostgresApprovals = self._approvals
+        self.approval_store: PostgresWaitingCalls = self._waiting_calls
 
     async def stored(self, run_id: str = "r", *, tenant: str = "default") -> Run:
         """Return a run as it is stored."""

@@ -17,13 +17,13 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from caseworker.core.budget.budget import Budget
-from caseworker.engine.approvals import Verdict
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.features.approvals.approvals import (
+from caseworker.engine.waiting_calls import Verdict
+from caseworker.features.waiting_calls.waiting_calls import (
     ApprovalDecidedError,
     Deciding,
-    RunApprovals,
-    RunApprovalStore,
+    RunWaitingCalls,
+    RunWaitingCallStore,
 )
 from caseworker.main.loops import Loops
 from caseworker.platform.errors import StoreUnavailableError
@@ -83,12 +83,12 @@ class CrashingProcess(RunProcess):
             name=name,
             services=cluster.services,
             artifacts=lambda run, token: _KEEPER,
-            approvals=partial(RunApprovalStore, approvals),
+            approvals=partial(RunWaitingCallStore, approvals),
             limits=executor_limits(max_runs=1, max_attempts=MOST_LOSSES),
             grace_seconds=0.5,
             drain_seconds=60.0,
         )
-        self.desk = RunApprovals(approvals)
+        self.desk = RunWaitingCalls(approvals)
         self._loops = Loops()
         self._context.run(self._loops.keep, "heartbeat", self.heartbeat.run)
         self._context.run(self._loops.keep, "queue", self._take_runs)

@@ -13,8 +13,8 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from caseworker.engine.approvals import ApprovalRequest, Decision
-from caseworker.features.approvals.approvals import Approval, Deciding
+from caseworker.engine.waiting_calls import Decision, WaitingCall
+from caseworker.features.waiting_calls.waiting_calls import Approval, Deciding
 from caseworker.platform.errors import StoreUnavailableError, WriteFailedError
 from caseworker.runs.ports import (
     Accepted,
@@ -182,7 +182,7 @@ class Wire:
     async def beat(self, worker_id: str) -> Beat:
         return await self._pass("beat", lambda: self._database.beat(worker_id))
 
-    async def ask(self, run: Run, asked: ApprovalRequest) -> Approval | None:
+    async def ask(self, run: Run, asked: WaitingCall) -> Approval | None:
         return await self._pass("ask", lambda: self._approvals.ask(run, asked))
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:

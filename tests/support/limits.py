@@ -131,5 +131,6 @@ def tool_dispatch(
         payloads=REDACTED,
         retry=retry,
         approval_timeout_seconds=60.0,
+        wait_seconds=60.0,
         expose_errors=expose_errors,
     )

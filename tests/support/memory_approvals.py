@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from caseworker.engine.approvals import ApprovalRequest, Decision, Verdict
-from caseworker.features.approvals.approvals import Approval, Deciding
+from caseworker.engine.waiting_calls import Author, Decision, Verdict, WaitingCall
+from caseworker.features.waiting_calls.waiting_calls import Approval, Deciding
 from caseworker.platform.paging import Page
 from caseworker.runs.observers import RunNotifier
 from caseworker.runs.ports import Notification
@@ -40,18 +40,18 @@ class MemoryApprovals:
         self._runs = runs
         self._notifier = RunNotifier()
 
-    async def ask(self, run: Run, asked: ApprovalRequest) -> Approval | None:
+    async def ask(self, run: Run, asked: WaitingCall) -> Approval | None:
         async with transaction():
             row = self._runs.rows[run.key]
             owned = run_of(row)
             if owned.fence != run.fence or owned.status is not RunStatus.RUNNING:
                 return None
-            if asked.approval_id not in row.approvals:
+            if asked.call_id not in row.approvals:
                 now = self._runs.now()
                 question = asked.question
-                row.approvals[asked.approval_id] = Approval(
+                row.approvals[asked.call_id] = Approval(
                     key=run.key,
-                    approval_id=asked.approval_id,
+                    approval_id=asked.call_id,
                     node_id=asked.node_id,
                     call_key=asked.call_key,
                     question=replace(question, arguments=as_json(question.arguments)),
@@ -61,7 +61,7 @@ class MemoryApprovals:
                     open=True,
                 )
             self._time_out(row)
-            return self._shown(row, asked.approval_id)
+            return self._shown(row, asked.call_id)
 
     async def decisions(self, key: RunKey, approval_ids: Collection[str]) -> Mapping[str, Decision]:
         async with transaction():
@@ -90,7 +90,7 @@ class MemoryApprovals:
                 self._runs.requeue(row)
             else:
                 self._notifier.notify(key)
-            return self._shown(row, deciding.approval_id)
+            return replace(self._shown(row, deciding.approval_id), is_new=True)
 
     def listening(self, key: RunKey) -> AbstractContextManager[Notification]:
         return self._notifier.listening(key)
@@ -100,6 +100,15 @@ class MemoryApprovals:
             row = self._runs.rows.get(key)
             there = row is not None and approval_id in row.approvals
             return self._shown(row, approval_id) if row is not None and there else None
+
+    async def waiting_runs_of(self, tenant: str, creator: str, *, limit: int) -> int:
+        async with transaction():
+            runs = [row.run for row in self._runs.rows.values() if row.run is not None]
+            waiting = [each for each in runs if each.status is RunStatus.WAITING]
+            return min(len(waiting), limit)
+
+    async def calls(self, key: RunKey) -> Sequence[Approval]:
+        return await self.of_run(key) or ()
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
         async with transaction():
@@ -116,7 +125,8 @@ class MemoryApprovals:
                 if key.tenant == tenant
                 for each in row.approvals
             ]
-            return Page([each for each in found if each.open][:limit], None)
+            asked = [each for each in found if each.question.author is Author.APPROVER]
+            return Page([each for each in asked if each.open][:limit], None)
 
     def wake_due(self) -> None:
         """Queue the runs whose approvals or deadlines have expired."""

@@ -17,7 +17,6 @@ from typing import Any
 from unittest.mock import patch
 
 from caseworker.core.budget.budget import Budget, Dimension
-from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
     AttemptError,
     Call,
@@ -28,7 +27,8 @@ from caseworker.engine.call import (
 )
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
-from caseworker.features.approvals.approvals import RunApprovalStore
+from caseworker.engine.waiting_calls import Question, WaitingCalls
+from caseworker.features.waiting_calls.waiting_calls import RunWaitingCallStore
 from caseworker.main.loops import Loops
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import Accepted, CancelStatus
@@ -145,7 +145,7 @@ class CallingNode:
         return ExecutionResult({"result": {"answers": answers}})
 
     async def _lane(self, lane: int, key: RunKey, work: Work, context: FlowContext) -> None:
-        approvals = context.service(Approvals)
+        approvals = context.service(WaitingCalls)
         for number in range(work.calls):
             path = context.path.call(lane, number)
             question = Question(
@@ -191,7 +191,7 @@ class Process(RunProcess):
             catalog=case_catalog(CallingNode(cluster.outside, cluster.works)),
             name=name,
             journals=self.line,
-            approvals=partial(RunApprovalStore, cluster.approvals),
+            approvals=partial(RunWaitingCallStore, cluster.approvals),
             limits=executor_limits(max_runs=max_runs),
             grace_seconds=CANCEL_GRACE_SECONDS,
             drain_seconds=60.0,

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from caseworker.core.budget.budget import ESTIMATED_OF, Dimension
 from caseworker.core.budget.ledger import FreeAmounts, Scope
@@ -145,6 +145,8 @@ class Call(ABC):
     """Charge for the call as a whole, regardless of the number of attempts."""
     per_attempt: Charge = field(default_factory=dict)
     """Charge for each attempt that was allowed to start."""
+    is_charged_first: ClassVar[bool] = False
+    """Whether an attempt is charged when it starts, so that it reserves nothing while it waits."""
     external: bool = True
     """Whether the call has an effect outside this process or costs anything."""
     repeatable: bool = True
@@ -155,6 +157,8 @@ class Call(ABC):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     trace_request: Mapping[str, Any] | None = None
     """Displayable form of the request, for traces; None stores no request."""
+    node_id: str = field(init=False, default="")
+    """ID of the call's CallNode, from its creation on."""
 
     def maximum(self, free: FreeAmounts) -> Spent | None:
         """Return the maximum usage of the next attempt by a bound that always holds.

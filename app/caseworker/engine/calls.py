@@ -288,7 +288,7 @@ class _CallInProgress:
         self._call = call
         self._scope = scope
         self._graph = calls.graph
-        self.node = calls.graph.begin_node(
+        self.node = call.node_id = calls.graph.begin_node(
             parent, call.kind, call.name, call.model, {"call_key": call.key.text, **call.metadata}
         )
         self._step_id = calls.graph.step_of(parent)
@@ -326,7 +326,7 @@ class _CallInProgress:
         slot = self._slot = call.rate_slot()
         reservation = await (self._reserved() if slot is None else self._reserved_with(slot))
         spent: Spent | None = FREE
-        started, hold = False, None
+        started, settled, hold = False, False, None
         try:
             # Order matters: the barrier makes the charge in flight durable before the call is made,
             # so that recovery charges the call even if this worker is lost right after it.
@@ -345,6 +345,9 @@ class _CallInProgress:
                 return NotMade.RUN_HELD
             self._start_attempt()
             spent, started = None, True
+            if call.is_charged_first:
+                self._settle(reservation, hold, FREE, started=True)
+                settled = True
             try:
                 with calls.in_span(self.node):
                     async with asyncio.timeout(call.timeout_seconds) as limit:
@@ -360,7 +363,8 @@ class _CallInProgress:
             return end
         finally:
             # Also runs on cancellation: then the usage is unknown and settled as an estimate.
-            self._settle(reservation, hold, spent, started=started)
+            if not settled:
+                self._settle(reservation, hold, spent, started=started)
 
     def _start_attempt(self) -> None:
         """Record the start of an attempt, in the node of the call or in a separate node."""

@@ -45,6 +45,9 @@ REPLAY_DIVERGED: Final = "replay.diverged"
 """A later attempt of an external run sent a request that the record does not contain."""
 APPROVAL_REQUESTED: Final = "approval.requested"
 """An approval is pending. ``approval.approved``, ``.refused`` or ``.timed_out`` follows."""
+REQUIRED_ACTION: Final = "required_action"
+"""The client of the run has to execute a tool: ``GET /runs/{run_id}/calls`` has the call. The
+``call.completed`` or ``call.error`` of its node follows."""
 BUDGET_WARNING: Final = "budget.warning"
 OUTPUT_LIMITED: Final = "budget.output_limited"
 """A reply was cut off at an output limit that the request did not have: the budget could not pay
@@ -69,7 +72,7 @@ them."""
 
 APPROVALS: Final = frozenset({APPROVAL_REQUESTED, *map("approval.{}".format, VERDICTS)})
 
-RESERVED: Final = LIFECYCLE | CALLS | APPROVALS | {RUN_STARTED, RUN_RESUMED}
+RESERVED: Final = LIFECYCLE | CALLS | APPROVALS | {REQUIRED_ACTION, RUN_STARTED, RUN_RESUMED}
 """Types of events that a node must not emit."""
 
 

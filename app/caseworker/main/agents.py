@@ -77,6 +77,7 @@ def build_tools(
             approval=frozenset(approval),
         ),
         approval_timeout_seconds=settings.tools.approval_timeout_seconds,
+        wait_seconds=settings.tools.wait_seconds,
         payloads=payloads_of(settings),
         retry=retry_policy(settings.retry),
         servers=servers,

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from caseworker.faces.openai_api.feature import OPENAI_API
 from caseworker.features.access.feature import ACCESS
-from caseworker.features.approvals.feature import APPROVALS
 from caseworker.features.artifacts.feature import ARTIFACTS
 from caseworker.features.audit.feature import AUDIT
 from caseworker.features.catalog.feature import CATALOG
@@ -30,6 +29,7 @@ from caseworker.features.schedules.feature import SCHEDULES
 from caseworker.features.spend.feature import SPEND, STATISTICS
 from caseworker.features.threads.feature import THREADS
 from caseworker.features.traces.feature import TRACES
+from caseworker.features.waiting_calls.feature import WAITING_CALLS
 from caseworker.features.webhooks.feature import WEBHOOKS
 from caseworker.gateway.feature import GATEWAY
 from caseworker.platform.http.problems import OF_EVERY_SERVICE
@@ -74,7 +74,7 @@ FEATURES: Final[Sequence[Feature]] = (
     GATEWAY,
     OPENAI_API,
     ARTIFACTS,
-    APPROVALS,
+    WAITING_CALLS,
     THREADS,
     WEBHOOKS,
     SCHEDULES,

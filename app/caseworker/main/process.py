@@ -19,8 +19,6 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from caseworker.engine.supervision import Supervisor
-from caseworker.features.approvals.approvals import RunApprovals, RunApprovalStore
-from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.artifacts.postgres import PostgresArtifacts
 from caseworker.features.artifacts.storage import RunArtifacts
 from caseworker.features.background_queue import (
@@ -39,6 +37,8 @@ from caseworker.features.quotas.postgres import PostgresQuotas
 from caseworker.features.telemetry.process_metrics import MetricsPage
 from caseworker.features.threads.postgres.branches import PostgresBranches
 from caseworker.features.traces.payloads import PayloadReader
+from caseworker.features.waiting_calls.postgres import PostgresWaitingCalls
+from caseworker.features.waiting_calls.waiting_calls import RunWaitingCalls, RunWaitingCallStore
 from caseworker.main.agents import build_catalog, build_models, build_tools, payloads_of
 from caseworker.main.features import DROPS, open_features
 from caseworker.main.limits import (
@@ -48,6 +48,7 @@ from caseworker.main.limits import (
     pool_sizes,
     queue_times,
     store_limits,
+    value_limits,
 )
 from caseworker.main.loops import Loops
 from caseworker.main.plugins import Toolbox, installed_agents, installed_functions
@@ -71,6 +72,7 @@ from caseworker.runs.execute.postgres.runs import PostgresRuns
 from caseworker.runs.execute.queue import QueueWorker, claims_at_once
 from caseworker.runs.journal.postgres import PostgresJournal
 from caseworker.runs.kinds import executable_kinds
+from caseworker.runs.ports import RequiredActions
 from caseworker.runs.postgres.listener import WorkerCallbacks, listen_for_workers
 from caseworker.runs.postgres.missing_kinds import runs_of_missing_kinds
 from caseworker.runs.recover.heartbeat import Heartbeat, Search, next_job
@@ -140,7 +142,7 @@ class Process:
         )
         self._artifacts = PostgresArtifacts(self._engines)
         self._branches = PostgresBranches(self._engines)
-        self._approvals = PostgresApprovals(self._engines)
+        self._waiting_calls = PostgresWaitingCalls(self._engines)
         self._credentials = self._mcp_credentials()
         self._toolbox = Toolbox(settings.tools, credentials=self._credentials.headers_of)
         self.tools = build_tools(settings, self._toolbox.tools, self._toolbox.servers)
@@ -199,7 +201,8 @@ class Process:
         payloads, max_shown_bytes = payloads_of(self.settings), self.settings.trace.max_shown_bytes
         yield from (self._thread, self.runs, self.sessions, self._credentials, self._branches)
         yield from (self.tools, self.models, self.catalog, payloads, api_limits(self.settings))
-        yield RunApprovals(self._approvals)
+        waiting_calls = RunWaitingCalls(self._waiting_calls, value_limits(self.settings))
+        yield from (waiting_calls, RequiredActions(waiting_calls.required))
         yield PayloadReader(
             self._store, payloads, max_shown_bytes=max_shown_bytes, branches=self._branches
         )
@@ -377,7 +380,7 @@ class Process:
             },
             limits=executor_limits(self.settings),
             artifacts=partial(RunArtifacts, self._artifacts.save, artifact_limits(self.settings)),
-            approvals=partial(RunApprovalStore, self._approvals),
+            approvals=partial(RunWaitingCallStore, self._waiting_calls),
             observers=self.telemetry.observers,
             accounts=self._accounts.of_run,
             branches=self._branches,
@@ -400,7 +403,7 @@ class Process:
             WorkerCallbacks(
                 cancelled=executor.cancel,
                 unowned=executor.replay_stopped_soon,
-                decided=self._approvals.notifier.notify,
+                decided=self._waiting_calls.notifier.notify,
                 accounts_changed=self._accounts.changed,
             ),
             patience=self._patience,

@@ -7,9 +7,9 @@ from pydantic import Field
 
 from caseworker.core.graph.graph import Channel
 from caseworker.core.graph.validation import Handles
-from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.context import ExecutionResult, FlowContext
 from caseworker.engine.step_path import StepPath
+from caseworker.engine.waiting_calls import Question, WaitingCalls
 from caseworker.nodes.node_type import NONE, Fault, NodeType
 from caseworker.nodes.strict_parsing import ObjectField, StepData, TextField
 from caseworker.tools.caller_schema import CallerSchema
@@ -65,7 +65,7 @@ class ApprovalNode:
             timeout_seconds=data.timeout_seconds,
         )
         path: StepPath = context.path.attempts()[0]
-        decision = await context.service(Approvals).decision(context, path, question)
+        decision = await context.service(WaitingCalls).decision(context, path, question)
         if decision.approved:
             changed = decision.arguments
             return ExecutionResult({APPROVED: question.arguments if changed is None else changed})

@@ -82,6 +82,16 @@ class Caller:
     """Public ID of the caller's API key; None for other credentials."""
 
     @property
+    def identity(self) -> str:
+        """Text that identifies the caller within its tenant: a key by its ID, others by name.
+
+        It is empty for the operator, and for work that no request started.
+        """
+        if self.operator:
+            return ""
+        return f"name:{self.name}" if self.key_id is None else f"key:{self.key_id}"
+
+    @property
     def sees_all_tenants(self) -> bool:
         """Whether the caller may manage the resources of any tenant.
 

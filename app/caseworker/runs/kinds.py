@@ -113,6 +113,23 @@ def accounts_of(request: RunRequest) -> tuple[str, ...]:
     return TENANT, key, f"{session}:{client['session']}" if client["session"] else session
 
 
+def has_client_tools(request: RunRequest) -> bool:
+    """Return whether the agents of a run have tools that the client of the run executes."""
+    open_values: list[Any] = [
+        request.graph,
+        () if request.chat is None else request.chat.user_tools,
+    ]
+    while open_values:
+        value = open_values.pop()
+        if isinstance(value, Mapping):
+            if isinstance(value.get("client"), Mapping) and "tool" not in value:
+                return True
+            open_values += value.values()
+        elif isinstance(value, list | tuple):
+            open_values += value
+    return False
+
+
 def _setting(request: RunRequest, name: str) -> Any:
     """Return a setting of the client of an external run; None if the run is of another kind."""
     rules = KINDS[request.kind]

@@ -6,7 +6,7 @@ See docs/internals.md, "The journal and its barrier".
 import asyncio
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -83,6 +83,14 @@ class CancelStatus:
     def settled_at(self) -> datetime | None:
         """Time at which the run ended; None while it has not ended."""
         return self.run.finished_at if self.run else None
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredActions:
+    """Reads the calls of a run that wait for an answer from outside."""
+
+    of_run: "Callable[[RunKey], Awaitable[Sequence[Mapping[str, Any]]]]"
+    """Function that returns them as JSON objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from caseworker.engine.events import Event
 from caseworker.engine.prepared import PreparedGraph
 from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
+from caseworker.platform.caller import ACTING
 
 
 class RunStatus(StrEnum):
@@ -169,6 +170,9 @@ class NewRun:
     """Whether the caller chose the run ID. If not, only the idempotency key identifies the
     request."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    creator: str = field(default_factory=lambda: ACTING.get().identity)
+    """Identity of the caller, who executes the client's tools of the run; empty allows every caller
+    of the tenant."""
     webhook: Webhook | None = None
     prepared: PreparedGraph | None = field(default=None, compare=False, repr=False)
     """Prepared graph, if validation already produced it; otherwise None. It is not stored: a

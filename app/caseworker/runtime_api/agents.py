@@ -164,5 +164,6 @@ def dispatch_of(tools: Iterable[Tool]) -> ToolDispatch:
         payloads=REDACTED,
         retry=_RETRY,
         approval_timeout_seconds=0,
+        wait_seconds=0,
         expose_errors=False,
     )

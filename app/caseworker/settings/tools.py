@@ -142,6 +142,9 @@ class ToolSettings(Section):
     approval_timeout_seconds: Seconds = key(
         86_400.0, "Time limit for approving a call; a call not approved in time is not made."
     )
+    wait_seconds: Seconds = key(
+        86_400.0, "Time limit for a client to execute a tool of its own; the call then fails."
+    )
     plugins: Names = key((), "Tools to add, by import path such as my_package.tools:Weather.")
     expose_errors: bool = key(
         False,

@@ -19,8 +19,8 @@ from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
 from caseworker.core.budget.stops import Stop
 from caseworker.core.trace.frozen_json import ValueTooLargeError
+from caseworker.core.trace.node import CALL_ID
 from caseworker.core.trace.payloads import Payloads
-from caseworker.engine.approvals import Approvals, Question
 from caseworker.engine.call import (
     FREE,
     AttemptError,
@@ -33,6 +33,14 @@ from caseworker.engine.call import (
 from caseworker.engine.containment import ForeignError, contained
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
+from caseworker.engine.waiting_calls import (
+    Author,
+    ClientCall,
+    Question,
+    WaitingCalls,
+    id_of,
+    request_hash_of,
+)
 from caseworker.platform.code_table import executing
 from caseworker.platform.fair_threads import CallThreads, PacedThread
 from caseworker.platform.logs.errors import class_name, message_of_error
@@ -103,14 +111,16 @@ class ToolDispatch:
         payloads: Payloads,
         retry: RetryPolicy,
         approval_timeout_seconds: float,
+        wait_seconds: float,
         expose_errors: bool,
         servers: ToolServers = NO_SERVERS,
     ) -> None:
         """Create a dispatcher; ``payloads`` decides how traces store arguments.
 
         ``retry`` applies to tools that declare transient failures; all others get a single attempt.
-        ``approval_timeout_seconds`` is the time limit for a person to approve a call. ``servers``
-        provide additional tools. With ``expose_errors`` models see the messages of exceptions.
+        ``approval_timeout_seconds`` is the time limit for a person to approve a call,
+        ``wait_seconds`` that for a client to execute one. ``servers`` provide additional tools.
+        With ``expose_errors`` models see the messages of exceptions.
 
         Raises:
             UnfitSchemaError: a schema is unusable; the message names the tool.
@@ -121,6 +131,7 @@ class ToolDispatch:
         self._redaction = PacedThread()
         self._retry = retry
         self._approval_timeout_seconds = approval_timeout_seconds
+        self._wait_seconds = wait_seconds
         self._registry = registry
         self._policy = policy
         self._checks = {tool.spec.name: ArgumentCheck.of(tool) for tool in registry}
@@ -204,15 +215,54 @@ class ToolDispatch:
             return failure(str(error), SERVER_LOST)
         if tool is None:
             return failure(f"There is no tool {redact_text(name, max_chars=60)!r}.", "unknown_tool")
-        problem = self.problem(name, request.args)
+        return await self._run(
+            context,
+            tool.spec,
+            request,
+            partial(self.problem, name),
+            partial(self._call, context, tool),
+        )
+
+    async def run_by_client(
+        self,
+        context: FlowContext,
+        spec: ToolSpec,
+        check: ArgumentCheck,
+        request: ToolRequest,
+        wait_seconds: float | None,
+    ) -> ToolResult:
+        """Have the client of the run execute a tool; like :meth:`run` otherwise.
+
+        ``wait_seconds`` is the time limit; None is the configured one. The result is
+        ``{"output": …}``, or the client's error.
+
+        Raises:
+            Stop: a limit or a cancel request prevented or ended the call, or the run was suspended.
+        """
+        if WaitingCalls not in context.services:
+            message = "The client of the run executes this tool, and there is none here."
+            return failure(message, "client_unavailable")
+        call_of = partial(self._client_call, context, spec, wait_seconds or self._wait_seconds)
+        return await self._run(context, spec, request, check.problem, call_of)
+
+    async def _run(
+        self,
+        context: FlowContext,
+        spec: ToolSpec,
+        request: ToolRequest,
+        problem_of: Callable[[Mapping[str, Any]], str | None],
+        call_of: Callable[[ToolRequest], Awaitable[Call]],
+    ) -> ToolResult:
+        """Check and approve the arguments, and make the call."""
+        problem = problem_of(request.args)
         if problem is not None:
             return failure(problem, "invalid_arguments")
-        if request.requires_approval or self.requires_approval(tool.spec):
-            refused, args = await self._approved(context, tool.spec, request)
+        if request.requires_approval or self.requires_approval(spec):
+            refused, args = await self._approved(context, spec, request, problem_of)
             if refused is not None:
                 return refused
             request = replace(request, args=args)
-        call = await self._call(context, tool, request)
+        call = await call_of(request)
         try:
             answered = await context.run.calls.perform(
                 call, parent=context.trace_parent, scope=context.scope
@@ -229,11 +279,15 @@ class ToolDispatch:
         return result
 
     async def _approved(
-        self, context: FlowContext, spec: ToolSpec, request: ToolRequest
+        self,
+        context: FlowContext,
+        spec: ToolSpec,
+        request: ToolRequest,
+        problem_of: Callable[[Mapping[str, Any]], str | None],
     ) -> tuple[ToolResult | None, Mapping[str, Any]]:
         """Wait for an approval; return an error result or None, and the arguments to use."""
         args = request.args
-        approvals: Approvals | None = context.services.get(Approvals)
+        approvals: WaitingCalls | None = context.services.get(WaitingCalls)
         if approvals is None:
             message = "The call needs an approval, and no approver is available here."
             return failure(message, "approval_unavailable"), args
@@ -249,7 +303,7 @@ class ToolDispatch:
             return failure(decision.refusal, f"approval_{decision.verdict.value}"), args
         if decision.arguments is None:
             return None, args
-        problem = self.problem(spec.name, decision.arguments)
+        problem = problem_of(decision.arguments)
         if problem is not None:  # the schema changed after the approval
             return failure(problem, "invalid_arguments"), args
         return None, decision.arguments
@@ -261,13 +315,7 @@ class ToolDispatch:
     async def _call(self, context: FlowContext, tool: Tool, request: ToolRequest) -> "_ToolCall":
         spec, args, run = tool.spec, request.args, context.run
         key = context.path.call(request.key)
-        identity = json.dumps([spec.name, args], sort_keys=True, default=str)
-        redact = partial(self._payloads.display, dict(args), text_chars=MAX_TEXT_CHARS)
-        displayed = await self._redaction.call(redact, len(identity))
-        about: dict[str, Any] = {} if displayed is None else {"args": displayed}
-        if request.call_id is not None:
-            # Some endpoints encode thousands of characters of state in an ID.
-            about["tool_call_id"] = request.call_id[:MAX_CODE_CHARS]
+        identity, about = await self._about(request)
         return _ToolCall(
             key=key,
             kind="tool",
@@ -295,6 +343,43 @@ class ToolDispatch:
             logged_with=run.logged_with,
             pause=partial(run.slots.turns.pause, run.slots),
         )
+
+    async def _client_call(
+        self, context: FlowContext, spec: ToolSpec, wait_seconds: float, request: ToolRequest
+    ) -> ClientCall:
+        question = Question(
+            subject=spec.name,
+            message="",
+            arguments=dict(request.args),
+            schema=None,
+            timeout_seconds=wait_seconds,
+            author=Author.CLIENT,
+        )
+        key, asked_hash = context.path.call(request.key), request_hash_of(question)
+        call_id = id_of(context, key, asked_hash)
+        _, about = await self._about(request)
+        return ClientCall(
+            key=key,
+            name=spec.name,
+            request_hash=asked_hash,
+            per_call=ONE_TOOL_CALL,
+            metadata={**about, CALL_ID: call_id},
+            context=context,
+            question=question,
+            call_id=call_id,
+        )
+
+    async def _about(self, request: ToolRequest) -> tuple[str, dict[str, Any]]:
+        """Return the text that identifies a request, and the metadata of its node."""
+        args = request.args
+        identity = json.dumps([request.name, args], sort_keys=True, default=str)
+        redact = partial(self._payloads.display, dict(args), text_chars=MAX_TEXT_CHARS)
+        displayed = await self._redaction.call(redact, len(identity))
+        about: dict[str, Any] = {} if displayed is None else {"args": displayed}
+        if request.call_id is not None:
+            # Some endpoints encode thousands of characters of state in an ID.
+            about["tool_call_id"] = request.call_id[:MAX_CODE_CHARS]
+        return identity, about
 
 
 @dataclass(kw_only=True, eq=False)

@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from caseworker.engine.approvals import ApprovalRequest, Question, Verdict
-from caseworker.features.approvals.approvals import ApprovalDecidedError, Deciding, RunApprovals
-from caseworker.features.approvals.postgres import PostgresApprovals
+from caseworker.engine.waiting_calls import Question, Verdict, WaitingCall
+from caseworker.features.waiting_calls.postgres import PostgresWaitingCalls
+from caseworker.features.waiting_calls.waiting_calls import (
+    ApprovalDecidedError,
+    Deciding,
+    RunWaitingCalls,
+)
 from caseworker.platform.postgres.engines import transaction
 from caseworker.runs.errors import InvalidRunError
 from caseworker.runs.postgres.rows import encode_cursor
@@ -19,33 +23,31 @@ KEY = RunKey("default", "case-1")
 
 
 @pytest.fixture
-async def approvals(stores: Stores) -> PostgresApprovals:
+async def approvals(stores: Stores) -> PostgresWaitingCalls:
     """Return the approvals of a running run that has asked a question."""
-    approvals = PostgresApprovals(stores.engines)
+    approvals = PostgresWaitingCalls(stores.engines)
     await ask(stores, approvals, "Pay?")
     return approvals
 
 
-async def ask(stores: Stores, approvals: PostgresApprovals, message: str) -> Any:
+async def ask(stores: Stores, approvals: PostgresWaitingCalls, message: str) -> Any:
     run = (await stores.runs.accept(new_run("case-1"), worker_id="w1")).run
     question = Question(
         subject="pay", message=message, arguments={}, schema=None, timeout_seconds=60.0
     )
-    asked = ApprovalRequest(
-        approval_id=message[:3], node_id="n000002", call_key="step", question=question
-    )
+    asked = WaitingCall(call_id=message[:3], node_id="n000002", call_key="step", question=question)
     return await approvals.ask(run, asked)
 
 
 async def test_a_decision_that_comes_with_the_end_of_the_time_is_refused(
-    stores: Stores, approvals: PostgresApprovals, oracle: Oracle
+    stores: Stores, approvals: PostgresWaitingCalls, oracle: Oracle
 ) -> None:
     """The run reads a timeout while another transaction stores a decision."""
     deciding = Deciding(approval_id="Pay", verdict=Verdict.APPROVED, by="anna")
     async with transaction(stores.engines.work) as looking:
         late = "UPDATE approvals SET decision = 'timed_out', decided_at = now()"
         await looking.execute(text(late))
-        decision = asyncio.create_task(RunApprovals(approvals).decide(KEY, deciding))
+        decision = asyncio.create_task(RunWaitingCalls(approvals).decide(KEY, deciding))
         await oracle.until_waiting("transactionid")
     with pytest.raises(ApprovalDecidedError):
         await decision
@@ -55,7 +57,7 @@ async def test_a_decision_that_comes_with_the_end_of_the_time_is_refused(
 
 
 async def test_a_question_may_hold_what_the_database_refuses(
-    stores: Stores, approvals: PostgresApprovals
+    stores: Stores, approvals: PostgresWaitingCalls
 ) -> None:
     """NUL and lone surrogates, which a tool or a model may write, become U+FFFD."""
     asked = await ask(stores, approvals, "odd\x00\ud800!")
@@ -64,7 +66,7 @@ async def test_a_question_may_hold_what_the_database_refuses(
 
 
 async def test_what_people_read_passes_by_the_wall_between_tenants(
-    approvals: PostgresApprovals, oracle: Oracle
+    approvals: PostgresWaitingCalls, oracle: Oracle
 ) -> None:
     """A policy that shows no rows of the table hides every approval."""
     assert await approvals.get(KEY, "Pay") is not None
@@ -77,7 +79,7 @@ async def test_what_people_read_passes_by_the_wall_between_tenants(
 
 @pytest.mark.parametrize("ids", [["\x00", "a"], ["a", "\ud800"], ["é", "a"], [7, "a"], ["a"]])
 async def test_a_cursor_that_is_none_of_ours_is_refused(
-    approvals: PostgresApprovals, ids: list[Any]
+    approvals: PostgresWaitingCalls, ids: list[Any]
 ) -> None:
     """The cursor is refused before any query."""
     cursor = encode_cursor("approvals", ["2026-01-01T00:00:00+00:00", *ids])

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from caseworker.features.approvals.postgres import PostgresApprovals
 from caseworker.features.audit.postgres import PostgresAudit
 from caseworker.features.erasure.postgres import PostgresErasure, Subject
+from caseworker.features.waiting_calls.postgres import PostgresWaitingCalls
 from caseworker.features.webhooks.delivery import DeliveryStatus
 from caseworker.features.webhooks.postgres import PostgresWebhooks
 from caseworker.runs.ports import RunFilter
@@ -148,7 +148,7 @@ async def test_open_approvals_are_read_in_order_without_those_of_ended_runs(
            FROM runs WHERE run_id <> 'first'"""
     )
     await oracle.rows("VACUUM ANALYZE approvals")
-    approvals = PostgresApprovals(filled.engines)
+    approvals = PostgresWaitingCalls(filled.engines)
     page = await approvals.waiting("default", limit=20, cursor=None)
 
     assert [each.key.run_id for each in page.items[:2]] == ["old-5904", "old-5804"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from caseworker.engine.approvals import ApprovalRequest, Approvals, Decision, Question, Verdict
 from caseworker.engine.context import FlowContext
+from caseworker.engine.waiting_calls import Decision, Question, Verdict, WaitingCall, WaitingCalls
 from tests.unit.engine.driving import GraphRun, Scripted, drive, graph, statuses
 
 QUESTION = Question(
@@ -21,9 +21,9 @@ class Desk:
 
     def __init__(self, verdict: Verdict) -> None:
         self.decision = Decision(verdict=verdict, by="anna", at=datetime(2026, 1, 1, tzinfo=UTC))
-        self.asked: list[ApprovalRequest] = []
+        self.asked: list[WaitingCall] = []
 
-    async def ask(self, asked: ApprovalRequest) -> Decision:
+    async def ask(self, asked: WaitingCall) -> Decision:
         self.asked.append(asked)
         return self.decision
 
@@ -39,7 +39,7 @@ def executed(desk: Desk, question: Question, before: GraphRun | None = None) -> 
     found: list[Decision] = []
 
     async def asks(context: FlowContext, _: Mapping[str, Any]) -> Mapping[str, Any]:
-        found.append(await Approvals(desk).decision(context, context.path, question))
+        found.append(await WaitingCalls(desk).decision(context, context.path, question))
         return {"default": found[0].verdict.value}
 
     def remember(world: GraphRun) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from caseworker.engine.approvals import ApprovalRequest, Approvals, Decision, Question
 from caseworker.engine.context import FlowContext
+from caseworker.engine.waiting_calls import Decision, Question, WaitingCall, WaitingCalls
 from caseworker.runs.run import RunStatus
 from tests.support.runs import RunProcess, run_story
 
@@ -16,7 +16,7 @@ QUESTION = Question(subject="pay", message="?", arguments={}, schema=None, timeo
 class Unreachable:
     """Stores approvals, but does not return decisions."""
 
-    async def ask(self, asked: ApprovalRequest) -> Decision | None:
+    async def ask(self, asked: WaitingCall) -> Decision | None:
         return None
 
     async def decisions(self, approval_ids: Collection[str]) -> Mapping[str, Decision]:
@@ -31,7 +31,7 @@ def test_a_question_whose_decision_cannot_be_read_fails_its_step() -> None:
 
     async def story() -> None:
         async def asks(context: FlowContext) -> Any:
-            return await Approvals(Unreachable()).decision(context, context.path, QUESTION)
+            return await WaitingCalls(Unreachable()).decision(context, context.path, QUESTION)
 
         run = await RunProcess(asks).run()
 
@@ -47,7 +47,7 @@ class UnreachableMeanwhile(Unreachable):
         self.asked = 0
         self.both_asked, self.failed = asyncio.Event(), asyncio.Event()
 
-    async def ask(self, asked: ApprovalRequest) -> Decision | None:
+    async def ask(self, asked: WaitingCall) -> Decision | None:
         self.asked += 1
         if self.asked == 2:
             self.both_asked.set()
@@ -66,7 +66,7 @@ def test_a_question_that_is_stored_while_reading_decisions_fails_does_not_wait_f
 
     async def story() -> None:
         async def asks(context: FlowContext) -> Any:
-            approvals = Approvals(UnreachableMeanwhile())
+            approvals = WaitingCalls(UnreachableMeanwhile())
 
             async def ask(name: str) -> None:
                 try:

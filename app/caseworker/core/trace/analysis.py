@@ -11,7 +11,9 @@ from decimal import Decimal
 from typing import Any, Final, Literal, Self, TypeVar
 
 from caseworker.core.trace.node import (
+    APPROVAL_ID,
     ATTEMPT,
+    CALL_ID,
     CUT_OFF,
     ROOT_ENDED,
     WAITS,
@@ -28,7 +30,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 ShownStatus = Literal["waiting", "running", "completed", "failed", "halted", "cancelled"]
 """Status of a node, with the same names as for runs. ``waiting`` means that a call has not passed
-the gateway yet, or that the work waits for an approval."""
+the gateway yet, or that it waits for an answer from outside."""
 
 _WORDS: Final[dict[NodeStatus, ShownStatus]] = {
     "created": "waiting",
@@ -154,7 +156,7 @@ def first_halted(snapshot: Snapshot) -> TraceNode | None:
 
 
 def waiting_nodes(snapshot: Snapshot) -> frozenset[str]:
-    """Return the IDs of the nodes that wait for approvals in a suspended run, and of its root.
+    """Return the IDs of the nodes that wait for answers in a suspended run, and of its root.
 
     In the graph these nodes are halted, because suspension ended their execution. When the run is
     resumed, it continues with new nodes.
@@ -231,7 +233,8 @@ def critical_path(times: WorkTimes) -> list[Segment]:
 def waited_for_people_ms(snapshot: Snapshot) -> int:
     """Return for how many milliseconds the run waited for approvals; overlaps count once."""
     waited = reached = 0
-    approvals = [node for node in _with_waits(snapshot)["nodes"].values() if _question_of(node)]
+    nodes = _with_waits(snapshot)["nodes"].values()
+    approvals = [node for node in nodes if APPROVAL_ID in node["metadata"]]
     for node in sorted(approvals, key=lambda node: node["start_ts_ms"]):
         end = _end_ms(node, snapshot)
         waited += max(end - max(node["start_ts_ms"], reached), 0)
@@ -240,26 +243,27 @@ def waited_for_people_ms(snapshot: Snapshot) -> int:
 
 
 def _with_waits(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with each pending approval extended until the run was resumed.
+    """Return the snapshot with each waiting call extended until the run was resumed.
 
-    Suspension halts the node of an approval; the resumed run continues it in a new node.
+    Suspension halts the node of the call; the resumed run continues it in a new node.
     """
     last: dict[str, TraceNode] = {}
     changed: dict[str, TraceNode] = {}
     for node in snapshot["nodes"].values():
-        if (question := _question_of(node)) is None:
+        if (call_id := _waiting_call_of(node)) is None:
             continue
-        before = last.get(question)
+        before = last.get(call_id)
         if before is not None and before["stop_reason"] == WAITS:
             changed[before["node_id"]] = {**before, "end_ts_ms": node["start_ts_ms"]}
-        last[question] = node
+        last[call_id] = node
     return {**snapshot, "nodes": {**snapshot["nodes"], **changed}} if changed else snapshot
 
 
-def _question_of(node: TraceNode) -> str | None:
-    """Return the approval ID of a node, or None if it is not an approval."""
-    question = node["metadata"].get("approval_id")
-    return question if isinstance(question, str) else None
+def _waiting_call_of(node: TraceNode) -> str | None:
+    """Return the ID of the waiting call of a node; None if somebody outside does not answer it."""
+    metadata = node["metadata"]
+    call_id = metadata.get(APPROVAL_ID) or metadata.get(CALL_ID)
+    return call_id if isinstance(call_id, str) else None
 
 
 def children_of(snapshot: Snapshot) -> defaultdict[str, list[TraceNode]]:
@@ -303,11 +307,11 @@ def status_of(
 ) -> ShownStatus:
     """Return the status of a node, with the same names as for runs.
 
-    ``waiting`` holds the IDs of the nodes that wait for approvals. A node is halted if a limit
+    ``waiting`` holds the IDs of the nodes that wait in a suspended run. A node is halted if a limit
     stopped it. It is cancelled if something else interrupted it: the cancellation of the run
     (``cancelled``), the failure of a parallel step, or the loss of its worker.
     """
-    if node["node_id"] in waiting:
+    if node["node_id"] in waiting or (node["status"] == "running" and _waiting_call_of(node)):
         return "waiting"
     if node["status"] != "halt":
         return _WORDS[node["status"]]

@@ -128,6 +128,11 @@ nodes."""
 CUT_OFF: Final = frozenset({ROOT_ENDED, ANOTHER_FAILED, ABANDONED, WORKER_LOST})
 """Stop reasons for nodes that were interrupted by something other than a limit."""
 
+CALL_ID: Final = "call_id"
+"""Metadata key for the ID of a call that its client answers."""
+APPROVAL_ID: Final = "approval_id"
+"""Metadata key for the ID of a call that an approver answers."""
+
 ESTIMATED: Final = "estimated"
 """Metadata key for the estimated part of a call's tokens and cost, by field name."""
 

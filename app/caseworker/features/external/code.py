@@ -28,12 +28,12 @@ from pydantic import TypeAdapter
 from caseworker.core.budget.retry import ONE_ATTEMPT
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.trace.frozen_json import ValueLimits
-from caseworker.engine.approvals import Approvals, Decision, Question
 from caseworker.engine.call import AttemptError, Call, Reply
 from caseworker.engine.containment import STOPS, contained, in_thread
 from caseworker.engine.context import ExecutionContext, FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.report import class_of
+from caseworker.engine.waiting_calls import Decision, Question, WaitingCalls
 from caseworker.features.external.session import ExternalData, GatewaySession
 from caseworker.features.external.sessions import Sessions
 from caseworker.models.gateway import ModelGateway
@@ -256,7 +256,9 @@ class StepWork:
             schema=None,
             timeout_seconds=timeout_seconds,
         )
-        return await self.context.service(Approvals).decision(self.context, path, approval_question)
+        return await self.context.service(WaitingCalls).decision(
+            self.context, path, approval_question
+        )
 
     def _next(self, text: str) -> tuple[str, int]:
         """Return the digest of a text, and how often the function has used it."""

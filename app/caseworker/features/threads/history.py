@@ -11,7 +11,7 @@ from typing import Any
 from caseworker.features.threads.answers import StoredAnswer
 from caseworker.features.threads.thread import Role, ThreadMessage
 from caseworker.models.ports import Message, ToolCall
-from caseworker.nodes.agent.output import FINISH
+from caseworker.nodes.agent.definition import FINISH
 from caseworker.runs.run import RunStatus
 
 CONTINUE_TEXT = "Go on."

@@ -30,6 +30,7 @@ from caseworker.nodes.reply_schema import SchemaField
 from caseworker.nodes.strict_parsing import HandleName, StepData, TextField, read_by
 from caseworker.nodes.templates import TextTemplate
 from caseworker.platform.validation import refusal, validation_message
+from caseworker.tools.caller_schema import CallerSchema
 
 MAX_REPORTED = 100
 """Maximum number of invalid fields that are reported: comparing an unknown name takes 0.1 ms."""
@@ -39,8 +40,11 @@ DEFAULT_MAX_TURNS = 20
 MAX_TOOLS = 128
 MAX_MESSAGES = 1000
 MIN_WINDOW_TOKENS = 256
+FINISH = "finish"
+"""Name of the tool that a model calls to give its answer and end its work."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
 def _agent_name(value: str) -> str:
@@ -150,8 +154,49 @@ def as_use(value: Any) -> Any:
 _AGENT_SCHEMA = WithJsonSchema({"type": "object", "description": "An agent, or its name."})
 
 
+def _client_tool_name(value: str) -> str:
+    if not _TOOL_NAME.fullmatch(value) or value == FINISH:
+        raise refusal(
+            "The name of a client's tool has 1 to 64 of the characters A-Z a-z 0-9 _ -, and is not"
+            f" {FINISH}."
+        )
+    return value
+
+
+def _parameters(value: dict[str, Any]) -> dict[str, Any]:
+    if value.get("type") != "object":
+        raise refusal("This must be a JSON Schema with type object.")
+    try:
+        CallerSchema(value)
+    except ValueError as error:
+        raise refusal(str(error)) from None
+    return value
+
+
+class ClientTool(StepData):
+    """A tool that the client executes that created the run.
+
+    A call of it waits until the client posts its result to
+    ``/runs/{run_id}/calls/{call_id}/result``.
+    """
+
+    name: Annotated[str, AfterValidator(_client_tool_name)]
+    description: Annotated[str, Field(max_length=10_000)] = ""
+    """Description for the model: the purpose of the tool and its result."""
+    parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(
+        default_factory=lambda: {"type": "object", "properties": {}}
+    )
+    """JSON Schema (type object) for the arguments; calls with other arguments are returned to the
+    model. Default: no arguments are described."""
+    wait_seconds: Annotated[float, Field(gt=0, le=MAX_LIMIT)] | None = None
+    """Time limit for a result in seconds. Default: ``tools.wait_seconds``."""
+    on_expiry: Literal["error", "complete"] = "error"
+    """Effect of a result that is not sent in time. With ``error`` the model reads that there is
+    none; with ``complete`` the agent ends, with the terminate reason ``requires_action``."""
+
+
 class ToolUse(StepData):
-    """A tool list entry: exactly one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
+    """A tool list entry: one of ``tool``, ``toolset``, ``agent``, ``mcp``, ``client``."""
 
     tool: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Name of a tool, as listed by GET /tools."""
@@ -164,14 +209,16 @@ class ToolUse(StepData):
     allow: Annotated[list[str], Field(max_length=MAX_TOOLS)] | None = None
     """Allowlist for the MCP server's tools, by the names that the server uses. Null allows all of
     its tools."""
+    client: ClientTool | None = None
+    """A tool that the client of the run executes."""
     requires_approval: bool = False
     """Whether a person must approve each call of the entry's tools before it is made."""
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> "ToolUse":
-        choices = [name for name in ("tool", "toolset", "agent", "mcp") if getattr(self, name)]
-        if len(choices) != 1:
-            raise refusal("Set exactly one of tool, toolset, agent and mcp.")
+        choices = ("tool", "toolset", "agent", "mcp", "client")
+        if sum(getattr(self, name) is not None for name in choices) != 1:
+            raise refusal("Set exactly one of tool, toolset, agent, mcp and client.")
         if self.allow is not None and self.mcp is None:
             raise refusal("allow is only permitted together with mcp.")
         if self.requires_approval and self.agent is not None:
@@ -340,7 +387,7 @@ class AgentDefinition(StepData):
     def _repeated_tools(self) -> "Iterator[_Fault]":
         seen: set[str] = set()
         for index, use in enumerate(self.tools):
-            name = use.tool or use.toolset or (use.agent.name if use.agent else f"mcp:{use.mcp}")
+            name = use.tool or use.toolset or _name_of(use)
             if name in seen:
                 yield (
                     ("tools", index),
@@ -390,6 +437,13 @@ class AgentDefinition(StepData):
 
 
 _Fault = tuple[tuple[str | int, ...], str]
+
+
+def _name_of(use: ToolUse) -> str:
+    """Return the name of an entry's agent, client's tool or MCP server."""
+    if tool := use.agent or use.client:
+        return str(tool.name)
+    return f"mcp:{use.mcp}"
 
 
 def _value(spec: InputSpec, value: Any) -> Any:

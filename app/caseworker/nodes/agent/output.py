@@ -6,13 +6,11 @@ from typing import Any
 
 from caseworker.models.forms import json_in_reply
 from caseworker.models.ports import ToolDefinition
-from caseworker.nodes.agent.definition import OutputSpec
+from caseworker.nodes.agent.definition import FINISH, OutputSpec
 from caseworker.nodes.reply_schema import ReplySchema, UnfitReplyError
 from caseworker.nodes.templates import compact
 from caseworker.platform.logs.redaction import redact_text
 
-FINISH = "finish"
-"""Name of the tool that a model calls to give its answer and end its work."""
 MISSING = "'{}' is missing: call the tool again with your final answer."
 _FINISH = ToolDefinition(
     name=FINISH,

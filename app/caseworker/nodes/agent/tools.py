@@ -14,12 +14,13 @@ from caseworker.core.budget.usage import NOTHING
 from caseworker.core.trace.json_values import JSON
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome, Entry
+from caseworker.engine.waiting_calls import NOT_ANSWERED
 from caseworker.models.ports import ToolCall, ToolDefinition
-from caseworker.nodes.agent.definition import AgentDefinition, ToolUse
+from caseworker.nodes.agent.definition import FINISH, AgentDefinition, ClientTool, ToolUse
 from caseworker.nodes.agent.functions import OfferedFunction
-from caseworker.nodes.agent.output import FINISH
 from caseworker.nodes.toolset import Toolset, tool_context
 from caseworker.platform.logs.redaction import redact_text
+from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.dispatch import ToolDispatch, ToolRequest
 from caseworker.tools.ports import ToolResult, ToolSpec, failure
 
@@ -64,6 +65,8 @@ class OfferedTool:
     perform: Perform
     journaled: bool = True
     """Whether the journal stores each result under the key of its call."""
+    ends_unanswered: bool = False
+    """Whether the agent ends if a call of the tool is not answered in time."""
     tool: str | None = None
     """Name of the tool that provides this function; None if this is a complete tool."""
 
@@ -92,6 +95,12 @@ class ToolOffer:
         """Return whether the journal stores the tool's results under the keys of their calls."""
         tool = self._tools.get(name)
         return tool is not None and tool.journaled
+
+    def is_end(self, name: str, result: ToolResult) -> bool:
+        """Return whether the agent ends because a call of a tool was not answered in time."""
+        tool = self._tools.get(name)
+        unanswered = result.get("code") == NOT_ANSWERED
+        return tool is not None and tool.ends_unanswered and unanswered
 
     def tool_of(self, name: str) -> str:
         """Return the tool's own name for an offered name; for a function, the name of its tool."""
@@ -172,6 +181,10 @@ class AgentTools:
                 agent = LinkedAgent(use.definition)
                 tools_by_name.setdefault(f"agent {agent.name}", (self._agent(agent),))
                 continue
+            if use.client is not None:
+                tool = self._of_client(use.client, use.requires_approval)
+                tools_by_name.setdefault(f"client {use.client.name}", (tool,))
+                continue
             for spec in await self._specs(use, local_specs, context):
                 if use.requires_approval or spec.name not in tools_by_name:
                     tools_by_name[spec.name] = self._offered(spec, use.requires_approval)
@@ -228,10 +241,7 @@ class AgentTools:
                 OfferedTool(one.definition, safe, partial(_run_function, one, run), tool=spec.name)
                 for one in functions
             ]
-        definition = ToolDefinition(
-            name=spec.name, description=spec.description, parameters=spec.parameters
-        )
-        return (OfferedTool(definition, safe, run),)
+        return (OfferedTool(_definition_of(spec), safe, run),)
 
     async def _run(
         self,
@@ -252,6 +262,31 @@ class AgentTools:
         )
         return await self._dispatch.run(context, request)
 
+    def _of_client(self, tool: ClientTool, requires_approval: bool) -> OfferedTool:
+        """Return the offer of a tool that the client of the run executes."""
+        spec = ToolSpec(
+            name=tool.name, description=tool.description, parameters=dict(tool.parameters)
+        )
+        check = ArgumentCheck(spec, foreign=True)
+
+        async def call(
+            context: FlowContext, key: str, call_id: str, args: Mapping[str, Any]
+        ) -> ToolResult:
+            request = ToolRequest(
+                name=spec.name,
+                args=args,
+                key=key,
+                call_id=call_id,
+                context=tool_context(context, self._timezone),
+                requires_approval=requires_approval,
+            )
+            return await self._dispatch.run_by_client(
+                context, spec, check, request, tool.wait_seconds
+            )
+
+        ends = tool.on_expiry == "complete"
+        return OfferedTool(_definition_of(spec), True, call, ends_unanswered=ends)
+
     def _agent(self, agent: LinkedAgent) -> OfferedTool:
         definition = agent.definition
         offered = ToolDefinition(
@@ -266,6 +301,10 @@ class AgentTools:
             return await self._call_agent(agent, context, key, args)
 
         return OfferedTool(offered, True, call, journaled=False)
+
+
+def _definition_of(spec: ToolSpec) -> ToolDefinition:
+    return ToolDefinition(name=spec.name, description=spec.description, parameters=spec.parameters)
 
 
 def _uses_in(linked: Toolset | None) -> Iterator[ToolUse]:

@@ -31,7 +31,6 @@ from caseworker.core.budget.stops import (
 )
 from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
-from caseworker.engine.approvals import ApprovalPort, Approvals
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import LoopTurns, StepSlots
 from caseworker.engine.driver import GraphExecution
@@ -47,6 +46,7 @@ from caseworker.engine.supervision import (
     deadline_of,
     set_within,
 )
+from caseworker.engine.waiting_calls import WaitingCallPort, WaitingCalls
 from caseworker.models.table import AllowedModels
 from caseworker.nodes.catalog import GraphProblemsError, NodeCatalog
 from caseworker.nodes.chat import ChatInput, chat_services
@@ -180,7 +180,7 @@ class RunExecutor:
         services: Mapping[type, Any],
         limits: ExecutorLimits,
         artifacts: Callable[[Run, CancellationToken], ArtifactKeeper] | None = None,
-        approvals: Callable[[Run, CancellationToken], ApprovalPort] | None = None,
+        approvals: Callable[[Run, CancellationToken], WaitingCallPort] | None = None,
         observers: RunObservers | None = None,
         accounts: Callable[[str, tuple[str, ...], RunJournal], RunAccounts] | None = None,
         branches: Branches | None = None,
@@ -619,7 +619,7 @@ class RunExecutor:
         if self._artifacts is not None:
             services[ArtifactKeeper] = self._artifacts(run, execution.token)
         if self._approvals is not None:
-            services[Approvals] = Approvals(self._approvals(run, execution.token))
+            services[WaitingCalls] = WaitingCalls(self._approvals(run, execution.token))
         slots = StepSlots(self._limits.max_parallel_steps, self._turns)
         context = execution.context(
             services,

@@ -70,12 +70,13 @@ from caseworker.runs.http.views import (
     CancelledRunsView,
     CancelReceipt,
     Links,
+    RequiredAction,
     RunDetails,
     RunPage,
 )
 from caseworker.runs.kinds import KINDS, QUEUED
-from caseworker.runs.ports import Accepted, RunFilter
-from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource
+from caseworker.runs.ports import Accepted, RequiredActions, RunFilter
+from caseworker.runs.run import NewRun, Run, RunKey, RunRequest, RunSource, RunStatus
 from caseworker.runs.service import RunService
 
 ANSWER_SECONDS = 2.0
@@ -85,9 +86,13 @@ router = api_router("runs", prefix="/runs")
 
 
 async def view_with_usage(run: Run, request: ApiRequest) -> RunDetails:
-    """Return the view of a run for its caller, with its usage so far."""
+    """Return the view of a run for its caller, with its usage so far and its open calls."""
     runs, payloads, root = request.service(RunService), request.service(Payloads), request.root
-    return await view_of(await runs.with_usage(run), root, payloads)
+    view = await view_of(await runs.with_usage(run), root, payloads)
+    if run.status in (RunStatus.WAITING, RunStatus.RUNNING):
+        calls = await request.service(RequiredActions).of_run(run.key)
+        return view.model_copy(update={"required_action": RequiredAction.of(calls)})
+    return view
 
 
 _ACCEPTED: Responses = {

@@ -1,8 +1,8 @@
 """API schemas for runs and cancel receipts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, WithJsonSchema
 
@@ -130,7 +130,10 @@ class RunSourceView(View):
 
 
 FinishReason = Annotated[
-    str, WithJsonSchema({"type": "string", "enum": ["success", "budget", "big_fail"]})
+    str,
+    WithJsonSchema(
+        {"type": "string", "enum": ["success", "budget", "big_fail", "requires_action"]}
+    ),
 ]
 
 
@@ -242,11 +245,38 @@ class RunSummary(View):
     links: Links
 
 
+class RequiredCall(View):
+    """A call of a run that waits for an answer from outside."""
+
+    call_id: str
+    author: Literal["client", "approver"]
+    """Who answers: the client that created the run, by POST /runs/{run_id}/calls/{call_id}/result,
+    or a person who may decide approvals, by POST /runs/{run_id}/approvals/{call_id}."""
+    name: str
+    """Name of the tool, or of the step that requests an approval."""
+    arguments: Any
+    expires_at: datetime
+    """Time at which the call fails if it is not answered."""
+
+
+class RequiredAction(View):
+    """What a run waits for from outside."""
+
+    calls: list[RequiredCall]
+
+    @classmethod
+    def of(cls, calls: Sequence[Mapping[str, Any]]) -> Self | None:
+        """Return the view of open calls; None without any."""
+        return cls(calls=[RequiredCall(**each) for each in calls]) if calls else None
+
+
 class RunDetails(RunSummary):
     """A run as shown individually, with all its inputs."""
 
     inputs: dict[str, Any] | None
     """Further inputs of a graph or agent, by handle, shown under the same rules as ``input``."""
+    required_action: RequiredAction | None = None
+    """Calls that wait for an answer from outside; null if there are none."""
 
 
 _UNCHANGED = tuple(name for name in RunSummary.model_fields if name in Run.__dataclass_fields__)

@@ -20,7 +20,7 @@ from caseworker.nodes.chat import ChatInput
 from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.paging import Page
 from caseworker.runs.errors import InvalidRunError
-from caseworker.runs.kinds import KINDS, accounts_of
+from caseworker.runs.kinds import KINDS, accounts_of, has_client_tools
 from caseworker.runs.postgres.tables import CALLER_JSON, runs
 from caseworker.runs.run import (
     CancelRequest,
@@ -47,6 +47,12 @@ _OPTIONS = {name: usual for rules in KINDS.values() for name, usual in rules.opt
 _CONVERTED = {"graph_ref", *_OPTIONS}
 _LIMITS = tuple(Budget.__dataclass_fields__)
 
+
+def _reserves(request: RunRequest) -> tuple[str, ...]:
+    """Return the names of the accounts in which a new run's calls reserve from its start on."""
+    return accounts_of(request) or ((TENANT,) if has_client_tools(request) else ())
+
+
 ACCEPTED_COLUMNS: Mapping[str, Callable[[NewRun], Any]] = {
     "tenant_id": attrgetter("key.tenant"),
     "run_id": attrgetter("key.run_id"),
@@ -63,7 +69,9 @@ ACCEPTED_COLUMNS: Mapping[str, Callable[[NewRun], Any]] = {
     "webhook": lambda new: (
         None if new.webhook is None else {"url": new.webhook.url, "events": new.webhook.events}
     ),
-    "reserved_cost_usd": lambda new: 0 if accounts_of(new.request) else None,
+    "creator": lambda new: new.creator if has_client_tools(new.request) else None,
+    # The previous release, which does not know clients' tools, claims no run with this value.
+    "reserved_cost_usd": lambda new: 0 if _reserves(new.request) else None,
 }
 """The columns of ``runs`` that describe an accepted run, with their values as JSON; None leaves a
 column out. The insert, its record and its conflict clause are built from this table."""
@@ -244,7 +252,7 @@ def accepted_run(new: NewRun, worker_id: str | None, created_at: datetime) -> Ru
         attempts=int(claimed),
         fence=int(claimed),
         worker_id=worker_id,
-        accounts=accounts_of(new.request),
+        accounts=_reserves(new.request),
         **{name: getattr(new, name) for name in _NEW_FIELDS},
     )
 

@@ -51,7 +51,7 @@ runs = Table(
     metadata,
     *run_key(),
     *columns(Text, "kind status request_hash idempotency_key worker_id finish_reason"),
-    *columns(Text, "cancel_requested_by cancel_reason concurrency_key"),
+    *columns(Text, "cancel_requested_by cancel_reason concurrency_key creator"),
     *columns(JSONB, " ".join(("request", *CALLER_JSON, "result usage stop webhook"))),
     *columns(Integer, "fence attempts losses ended_calls", nullable=False),
     Column("priority", SmallInteger, nullable=False),

@@ -61,6 +61,7 @@ def with_servers(servers: Servers, *lines: Any, **more: Any) -> Any:
         ToolPolicy(),
         payloads=REDACTED,
         approval_timeout_seconds=60.0,
+        wait_seconds=60.0,
         expose_errors=False,
         retry=ONE_ATTEMPT,
         servers=servers,

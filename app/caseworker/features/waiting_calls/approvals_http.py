@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Path, Query
 from pydantic import Field, model_validator
 
-from caseworker.engine.approvals import Verdict
-from caseworker.features.approvals.approvals import (
+from caseworker.engine.waiting_calls import Author, Verdict
+from caseworker.features.waiting_calls.waiting_calls import (
     Approval,
     ApprovalDecidedError,
     ApprovalNotFoundError,
     Deciding,
     InvalidArgumentsError,
-    RunApprovals,
+    RunWaitingCalls,
 )
 from caseworker.platform.caller import KeyScope
 from caseworker.platform.http.bodies import BodyModel, PageQuery, Reason, View
@@ -172,7 +172,7 @@ _DECIDED: Responses = {
 @router.get("/approvals", responses=answers(*EVERY_RUN_ROUTE))
 async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiRequest) -> ApprovalList:
     """List the pending approvals of all runs, oldest first."""
-    approvals, tenant = request.service(RunApprovals), request.caller.tenant
+    approvals, tenant = request.service(RunWaitingCalls), request.caller.tenant
     page = await approvals.store.waiting(tenant, limit=query.limit, cursor=query.cursor)
     views = [ApprovalView.of(each, request.root) for each in page.items]
     return ApprovalList(approvals=views, next_cursor=page.next_cursor)
@@ -181,10 +181,11 @@ async def list_approvals(query: Annotated[PageQuery, Query()], request: ApiReque
 @router.get("/runs/{run_id}/approvals", responses=answers(*EVERY_RUN_ROUTE, RUN_NOT_FOUND))
 async def list_run_approvals(run_id: RunIdPath, request: ApiRequest) -> ApprovalList:
     """List the approvals requested by a run, oldest first, with their decisions."""
-    run_approvals = await request.service(RunApprovals).of_run(
+    run_approvals = await request.service(RunWaitingCalls).of_run(
         RunKey(request.caller.tenant, run_id)
     )
-    return ApprovalList(approvals=[ApprovalView.of(each, request.root) for each in run_approvals])
+    asked = [each for each in run_approvals if each.question.author is Author.APPROVER]
+    return ApprovalList(approvals=[ApprovalView.of(each, request.root) for each in asked])
 
 
 @router.post(
@@ -200,7 +201,7 @@ async def decide_approval(
     """
     request.require_small()
     deciding = body.deciding(approval_id, request.caller.name)
-    decided = await request.service(RunApprovals).decide(
+    decided = await request.service(RunWaitingCalls).decide(
         RunKey(request.caller.tenant, run_id), deciding
     )
     return ApprovalView.of(decided, request.root)
