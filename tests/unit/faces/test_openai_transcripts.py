@@ -1,5 +1,6 @@
 """Texts of an agent, computed from events that may write them again."""
 
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,3 +45,27 @@ def test_a_repeated_answer_with_another_text_is_another_message() -> None:
     events = [chunk(1, 0, "It is"), chunk(1, 0, ""), chunk(1, 0, "It was"), chunk(1, 6, " 42.")]
 
     assert read(*events) == ["It is", "It was 42."]
+
+
+def test_an_answer_that_is_written_again_in_larger_parts_is_continued() -> None:
+    """A part that begins with text that was sent adds only the rest of it."""
+    events = [chunk(1, 0, "It "), chunk(1, 3, "is"), chunk(1, 0, "It is 42"), chunk(1, 8, ".")]
+
+    assert read(*events) == ["It is 42."]
+
+
+def test_a_part_of_a_long_answer_copies_no_earlier_text() -> None:
+    """An answer in many small parts would otherwise block the event loop."""
+    transcript, size = Transcript(), 1_000_000
+    assert list(transcript.read([chunk(1, 0, "x" * size)]))
+    more = [chunk(1, size, "more"), chunk(1, size + 4, ".")]
+    tracemalloc.start()
+    try:
+        deltas = list(transcript.read(more))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert [each.text for each in deltas] == ["more", "."]
+    assert transcript.texts[0].endswith("xmore.")
+    assert peak_bytes < size / 10

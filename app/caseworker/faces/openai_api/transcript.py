@@ -31,17 +31,28 @@ class Delta:
 
 @dataclass(slots=True)
 class Transcript:
-    """The texts of the agent, one message for each turn with a text."""
+    """The texts of the agent, one message for each turn with a text.
 
-    texts: list[str] = field(default_factory=list)
+    A part is added in time proportional to its own length: an answer may have 100,000 parts.
+    """
+
     tokens_in: int = 0
     tokens_out: int = 0
+    _messages: list[list[str]] = field(default_factory=list)
+    """The texts in parts, as they arrived."""
     _turn: Any = None
-    _current: str = ""
-    """Text of the turn so far. It may be shorter than the message that was sent, because a repeated
-    model call writes its answer again."""
+    _sent_chars: int = 0
+    """Length of the last message, in characters."""
+    _written_chars: int = 0
+    """Length of the turn's text so far. That text is the beginning of the last message. It may be
+    shorter, because a repeated model call writes its answer again."""
     _is_open: bool = False
     """Whether the turn has a message."""
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the messages."""
+        return [_joined(parts) for parts in self._messages]
 
     def read(self, events: Iterable[EventRecord]) -> Iterable[Delta]:
         """Yield the texts that events add."""
@@ -50,35 +61,53 @@ class Transcript:
                 self.tokens_in += event.data["tokens_in"]
                 self.tokens_out += event.data["tokens_out"]
             elif event.type == CONTENT_CHUNK and event.step_id == AGENT_STEP:
-                yield from self._written(event.data)
+                yield from self._write(event.data)
 
     def finish(self, run: Run) -> Iterable[Delta]:
         """Yield the part of the answer that was not streamed."""
-        answer = answer_of(run)
-        if not answer or (self.texts and self.texts[-1] == answer):
+        answer, texts = answer_of(run), self.texts
+        if not answer or (texts and texts[-1] == answer):
             return
-        if not (self.texts and answer.startswith(self.texts[-1])):
-            self.texts.append("")
-        yield from self._grown(answer)
+        if texts and answer.startswith(texts[-1]):
+            yield self._append(answer[self._sent_chars :])
+        else:
+            yield self._start(answer)
 
-    def _written(self, data: Mapping[str, Any]) -> Iterable[Delta]:
+    def _write(self, data: Mapping[str, Any]) -> Iterable[Delta]:
         if data["turn_number"] != self._turn:
-            self._turn, self._current, self._is_open = data["turn_number"], "", False
-        self._current = text = self._current[: data["offset"]] + data["content"]
-        if not text:
+            self._turn, self._written_chars, self._is_open = data["turn_number"], 0, False
+        offset, content = min(data["offset"], self._written_chars), data["content"]
+        self._written_chars = offset + len(content)
+        if not self._is_open:
+            if content:
+                self._is_open = True
+                yield self._start(content)
             return
-        streamed = self.texts[-1] if self._is_open else None
-        if streamed is not None and streamed.startswith(text):
-            return  # an answer that is written again, so far with the same text
-        if streamed is None or not text.startswith(streamed):
-            self._is_open = True
-            self.texts.append("")
-        yield from self._grown(text)
+        if offset < self._sent_chars:  # the answer is written again
+            streamed = _joined(self._messages[-1])
+            repeated = streamed[offset : self._written_chars]
+            if not content.startswith(repeated):
+                yield self._start(streamed[:offset] + content)
+                return
+            content = content[len(repeated) :]
+        if content:
+            yield self._append(content)
 
-    def _grown(self, text: str) -> Iterable[Delta]:
-        more = text[len(self.texts[-1]) :]
-        self.texts[-1] = text
-        yield Delta(len(self.texts) - 1, more)
+    def _start(self, text: str) -> Delta:
+        self._messages.append([])
+        self._sent_chars = 0
+        return self._append(text)
+
+    def _append(self, text: str) -> Delta:
+        self._messages[-1].append(text)
+        self._sent_chars += len(text)
+        return Delta(len(self._messages) - 1, text)
+
+
+def _joined(parts: list[str]) -> str:
+    """Return the text in parts, and keep it as a single one."""
+    parts[:] = ["".join(parts)]
+    return parts[0]
 
 
 def answer_of(run: Run) -> str:
