@@ -1,8 +1,9 @@
 """One run of about fifty calls on processes that die at its writes, drawn from a seed.
 
 The run has parallel steps, a map, an agent with a sub-agent, retries, a fallback, tools that must
-not be repeated, a tool that its client executes, and two approvals. The replies of its models and tools depend only on their input,
-so the run has one correct result, whatever happens to its processes.
+not be repeated, a tool that its client executes, and two approvals. The replies of its models and
+tools depend only on their input, so the run has one correct result, whatever happens to its
+processes.
 """
 
 import asyncio
