@@ -61,6 +61,26 @@ async def test_a_message_shows_how_to_decide_the_approval_that_its_answer_waits_
         assert (code, sending.stdout) == (0, "Noted.\n")
 
 
+async def test_a_run_that_waits_for_its_client_shows_how_to_answer(
+    service: ServiceProcess, provider: FakeProvider
+) -> None:
+    """Standard error has the tool, its arguments and the route for the result."""
+    call = {"id": "c1", "name": "look_up", "arguments": '{"order": 7}'}
+    await provider.script("(client)", [Step(tool_calls=[call])])
+    lookup = {"name": "look_up", "parameters": {"type": "object", "properties": {}}}
+    agent = {"name": "shop", "prompt": "You are a shop.", "tools": [{"client": lookup}]}
+    async with httpx.AsyncClient(base_url=service.url, trust_env=False) as http:
+        (await http.post("/agents", json={"agent": agent})).raise_for_status()
+        at = {"CASEWORKER_URL": service.url}
+        sent = ("agents", "run", "shop", "Where? (client)", "--wait", "1", "--run-id", "asks")
+        done = caseworker(*sent, **at)
+        (open_call,) = (await http.get("/runs/asks/calls")).json()["calls"]
+
+    assert done.returncode == 1
+    assert 'its client to execute look_up with {"order": 7}' in done.stderr
+    assert f"POST /runs/asks/calls/{open_call['call_id']}/result" in done.stderr
+
+
 async def test_a_run_that_does_not_end_in_time_shows_how_to_go_on(
     service: ServiceProcess, provider: FakeProvider
 ) -> None:

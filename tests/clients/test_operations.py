@@ -1,4 +1,4 @@
-"""Both clients handle approvals, schedules and quotas of a real service."""
+"""Both clients handle approvals, their own tools, schedules and quotas of a real service."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +9,8 @@ import pytest
 from caseworker_client import ApiError
 
 from tests.clients.callers import Caller, Callers
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess
 from tests.support.stores import eventually
 
@@ -28,6 +30,11 @@ SUM = {
     "edges": [],
 }
 RUN = {"kind": "graph", "graph": SUM}
+LOOKUP = {
+    "name": "look_up",
+    "parameters": {"type": "object", "properties": {"order": {"type": "integer"}}},
+}
+SHOP = {"name": "shop", "prompt": "You are a shop.", "tools": [{"client": LOOKUP}]}
 
 
 async def asking(caller: Caller, run_id: str) -> Any:
@@ -91,6 +98,45 @@ async def test_what_a_run_asks_is_refused_once(callers: Callers, service: Servic
     assert (run.status, "too much" in run.stop.reason) == ("failed", True)
     assert (late.value.status, late.value.type.rpartition(":")[2]) == (409, "approval-decided")
     assert unknown.value.status == 404
+
+
+@pytest.mark.req("cw/17.result")
+async def test_a_client_executes_its_tool_and_reports_an_error_of_it(
+    callers: Callers, service: ServiceProcess, provider: FakeProvider
+) -> None:
+    """A repeated answer succeeds, another one is refused, and both calls are listed afterwards."""
+    caller, run_id = callers.of(service.url), f"tool-{id(callers)}"
+    calls = [{"id": f"c{n}", "name": "look_up", "arguments": f'{{"order": {n}}}'} for n in (1, 2)]
+    await provider.script(run_id, [Step(tool_calls=calls), Step(text="On Monday.")])
+    posted = await caller.do("run_agent", SHOP, f"Where? {run_id}", run_id=run_id)
+
+    async def waits() -> bool:
+        run = await caller.do("get_run", run_id)
+        return bool(run.required_action and len(run.required_action.calls) == 2)
+
+    await eventually(waits)
+    one, two = (await caller.do("get_run", run_id)).required_action.calls
+    listed = (await caller.do("list_calls", run_id, status="waiting")).calls
+    sent = await caller.do("answer_call", run_id, one.call_id, {"sent": "Monday"})
+    again = await caller.do("answer_call", run_id, one.call_id, {"sent": "Monday"})
+    with pytest.raises(ApiError) as other:
+        await caller.do("answer_call", run_id, one.call_id, {"sent": "Friday"})
+    error = {"class": "KeyError", "message": "There is no such order."}
+    await caller.do("answer_call", run_id, two.call_id, error=error)
+    run = await caller.do("wait_for_run", run_id, timeout_seconds=150)
+    ended = (await caller.do("list_calls", run_id)).calls
+
+    assert (posted.required_action, run.required_action) == (None, None)
+    assert (one.author, one.name, one.arguments) == ("client", "look_up", {"order": 1})
+    assert [each.call_id for each in listed] == [one.call_id, two.call_id]
+    assert (sent.status, sent.output, again.answered_at) == (
+        "answered",
+        {"sent": "Monday"},
+        sent.answered_at,
+    )
+    assert (other.value.status, other.value.type.rpartition(":")[2]) == (409, "call-answered")
+    assert (run.status, run.result.output) == ("completed", "On Monday.")
+    assert [(each.status, each.error) for each in ended] == [("answered", None), ("answered", error)]
 
 
 async def test_open_approvals_are_listed_page_by_page(

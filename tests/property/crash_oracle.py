@@ -7,9 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 from caseworker.core.trace.node import estimated_of
-from caseworker.engine.events import APPROVAL_REQUESTED
+from caseworker.engine.events import APPROVAL_REQUESTED, REQUIRED_ACTION
+from caseworker.engine.waiting_calls import OUTPUT, Author
 from caseworker.runs.run import CallRecord, RunStatus
-from tests.property.crash_stories import TOKENS_IN, TOKENS_OUT, PlayedCluster
+from tests.property.crash_stories import LOOKS, TOKENS_IN, TOKENS_OUT, PlayedCluster
 from tests.support.crashing_cluster import CrashingCluster
 from tests.support.crashing_wire import KEY
 from tests.support.event_log import event_problems
@@ -104,7 +105,8 @@ def _about_usage(cluster: CrashingCluster, peaceful: CrashingCluster) -> Iterato
         times = made[str(record.call_key), cluster.fence_of.get(record.node_id, 0)]
         attempts = record.charge.get("tool_calls", record.charge.get("api_calls", 0))
         in_flight = record.outcome not in ("result", "failure", "not_made")
-        if not times <= attempts <= times + in_flight:
+        of_client = record.node["name"] == LOOKS["name"]  # each execution asks, the first one pays
+        if not of_client and not times <= attempts <= times + in_flight:
             yield f"{record.call_key} is charged {attempts} times and was made {times} times"
         node = record.node
         guessed, _ = estimated_of(node)
@@ -129,17 +131,31 @@ def _about_usage(cluster: CrashingCluster, peaceful: CrashingCluster) -> Iterato
 def _about_approvals(cluster: CrashingCluster) -> Iterator[str]:
     row = cluster.database.rows[KEY]
     asked = Counter(each.call_key for each in row.approvals.values())
-    if len(asked) != 2 or set(asked.values()) != {1}:
+    if len(asked) != 3 or set(asked.values()) != {1}:
         yield f"it asked {dict(asked)}"
     said = Counter(
-        (event.type, event.data["approval_id"])
+        (event.type, event.data.get("approval_id") or event.data.get("call_id"))
         for event in row.events.values()
-        if event.type.startswith("approval.")
     )
-    for approval_id in row.approvals:
-        for kind in (APPROVAL_REQUESTED, "approval.approved"):
+    for approval_id, call in row.approvals.items():
+        kinds: tuple[str, ...] = (APPROVAL_REQUESTED, "approval.approved")
+        if call.question.author is Author.CLIENT:
+            kinds = (REQUIRED_ACTION,)
+            yield from _about_client_call(cluster, call)
+        for kind in kinds:
             if said[kind, approval_id] != 1:
                 yield f"{kind} of {approval_id} was emitted {said[kind, approval_id]} times"
+
+
+def _about_client_call(cluster: CrashingCluster, call: Any) -> Iterator[str]:
+    """Check that a call of the client is charged once, and that the run uses its answer."""
+    of_call = [each for each in _calls(cluster) if each.call_key == call.call_key]
+    charged = sum(each.charge.get("tool_calls", 0) for each in of_call)
+    if charged != 1:
+        yield f"{call.call_key} is charged {charged} times in its executions"
+    results = [each.value for each in of_call if each.outcome == "result"]
+    if results != [{OUTPUT: call.question.arguments}]:
+        yield f"{call.call_key} has the results {results}"
 
 
 def _about_records(cluster: CrashingCluster) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """One run of about fifty calls on processes that die at its writes, drawn from a seed.
 
 The run has parallel steps, a map, an agent with a sub-agent, retries, a fallback, tools that must
-not be repeated, and two approvals. The replies of its models and tools depend only on their input,
-so the run has one correct result, whatever happens to its processes.
+not be repeated, a tool that its client executes, and two approvals. The replies of its models and
+tools depend only on their input, so the run has one correct result, whatever happens to its
+processes.
 """
 
 import asyncio
@@ -43,6 +44,11 @@ INCOMPLETE = {
 In the first one, one of two calls has no arguments; the last one is the inner agent's result.
 """
 ITEMS = 12
+LOOKS: Mapping[str, Any] = {
+    "name": "looks",
+    "parameters": {"type": "object", "properties": {"about": {"type": "string"}}},
+}
+"""The tool of the client."""
 
 WORLDS: dict[SeededLoop, CrashingCluster] = {}
 """The cluster of the story that each loop runs."""
@@ -123,6 +129,8 @@ def _wanted(call: str, turn: int, inner: bool) -> tuple[ToolCall, ...]:
     wanted = [("reads", {"about": f"{call} a"}), ("reads", {"about": f"{call} b"})]
     if not inner and turn == 2:
         wanted.append(("inner", {"input": "Go."}))
+    if not inner and turn == 3:
+        wanted.append(("looks", {"about": f"{call} c"}))
     if not inner and turn == 4:
         wanted = [("sends", {"about": "sent"}), ("reads", {"about": f"{call} a"})]
     return tuple(
@@ -154,7 +162,7 @@ def graph() -> dict[str, Any]:
     agent = {
         "name": "outer",
         "prompt": {"system": "Work."},
-        "tools": ["reads", "sends", {"agent": inner}],
+        "tools": ["reads", "sends", {"agent": inner}, {"client": LOOKS}],
         "model": {"stream": False},
     }
     item = {"type": "tool", "data": {"tool": "busy", "args": {"about": "item ${index}"}}}

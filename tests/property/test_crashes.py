@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import structlog
 
+from caseworker.engine import calls
 from caseworker.engine.calls import Calls
 from caseworker.runs.journal.journal import RunJournal
 from caseworker.runs.ports import JournalWrite, Permission
@@ -139,6 +140,15 @@ def _makes_calls_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Calls, "_earlier_try_of", lambda calls, call: None)
 
 
+def _charges_again(patch: pytest.MonkeyPatch) -> None:
+    usual = calls._CallInProgress
+
+    def unpaid(*about: Any, is_paid: bool) -> Any:
+        return usual(*about, is_paid=False)
+
+    patch.setattr(calls, "_CallInProgress", unpaid)
+
+
 def _asks_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("caseworker.engine.waiting_calls._hash_of", lambda value: secrets.token_hex(32))
 
@@ -187,6 +197,7 @@ def test_the_oracle_sees_a_broken_store(variant: Mapping[str, Any], broken: str)
     ("breaks", "broken"),
     [
         (_makes_calls_again, "was made again"),
+        (_charges_again, "in its executions"),
         (_asks_anew, "it asked"),
         (_repeats_everything, "was made 2 times"),
         (_has_no_barrier, "is not journaled"),
@@ -205,7 +216,7 @@ def test_the_oracle_sees_a_broken_service(
 
 def _found_with(variant: Mapping[str, Any], right: PlayedCluster | None = None) -> Iterator[str]:
     """Yield the problems found in the first stories; an assertion error counts as one."""
-    for seed in range(60):
+    for seed in range(200):
         try:
             story = crashed(seed, **variant)
         except AssertionError as error:  # the database has rejected a write

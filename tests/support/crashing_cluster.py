@@ -9,7 +9,7 @@ teardown, and another process replaces it.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
@@ -18,14 +18,16 @@ from typing import Any, TypeVar
 
 from caseworker.core.budget.budget import Budget
 from caseworker.engine.prepared import PreparedGraph
-from caseworker.engine.waiting_calls import Verdict
+from caseworker.engine.waiting_calls import OUTPUT, Author, Verdict
 from caseworker.features.waiting_calls.waiting_calls import (
     ApprovalDecidedError,
+    CallAnsweredError,
     Deciding,
     RunWaitingCalls,
     RunWaitingCallStore,
 )
 from caseworker.main.loops import Loops
+from caseworker.platform.caller import Caller, KeyScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.run import (
     CallRecord,
@@ -62,6 +64,7 @@ _KEEPER: Any = SimpleNamespace(sink_of=CallPlace)
 EPOCH = datetime(2025, 9, 8, 12, tzinfo=UTC)
 LOOK_SECONDS = 0.25
 """Interval at which processes poll for queued runs and clients poll their runs."""
+CLIENT = Caller(tenant="t", name="client", scopes=frozenset({KeyScope.RUN}))
 MOST_LOSSES = 9
 """More losses than any scenario causes, so that no run fails as lost."""
 
@@ -357,16 +360,25 @@ class CrashingCluster:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _decide(self) -> None:
-        """Approve open approvals as a client that retries when it gets no answer."""
+        """Answer open calls as a client that retries when it gets no response."""
         asked = self.database.rows[KEY].approvals.values()
         waiting = [each for each in asked if each.decision is None]
         process = next((each for each in self.processes if not each.closed), None)
         if not waiting or process is None or self.chance.random() < self.hesitation:
             return
-        deciding = Deciding(
-            approval_id=waiting[0].approval_id, verdict=Verdict.APPROVED, by="somebody"
-        )
+        call, desk = waiting[0], process.desk
+        deciding = Deciding(approval_id=call.approval_id, verdict=Verdict.APPROVED, by="somebody")
+        if call.question.author is Author.CLIENT:
+            deciding = replace(deciding, arguments={OUTPUT: call.question.arguments})
+            answering = desk.answer(KEY, deciding, CLIENT)
+        else:
+            answering = desk.decide(KEY, deciding)
         try:
-            await process.answer_to(process.desk.decide(KEY, deciding))
-        except (ConnectionLostError, StoreUnavailableError, ApprovalDecidedError):
+            await process.answer_to(answering)
+        except (
+            ConnectionLostError,
+            StoreUnavailableError,
+            ApprovalDecidedError,
+            CallAnsweredError,
+        ):
             return

@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from caseworker.engine.waiting_calls import Decision, WaitingCall
+from caseworker.engine.waiting_calls import Author, Decision, WaitingCall
 from caseworker.features.waiting_calls.waiting_calls import Approval, Deciding
 from caseworker.platform.errors import StoreUnavailableError, WriteFailedError
 from caseworker.runs.ports import (
@@ -183,6 +183,8 @@ class Wire:
         return await self._pass("beat", lambda: self._database.beat(worker_id))
 
     async def ask(self, run: Run, asked: WaitingCall) -> Approval | None:
+        if asked.question.author is Author.CLIENT:  # the client may see the call from here on
+            self._cluster.arrived(asked.call_key, asked.question.subject)
         return await self._pass("ask", lambda: self._approvals.ask(run, asked))
 
     async def decide(self, key: RunKey, deciding: Deciding) -> Approval | None:

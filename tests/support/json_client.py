@@ -65,6 +65,10 @@ class JsonClient:
         """Cancel a run; return the receipt."""
         return (await self._typed.cancel_run(run_id, reason=reason)).as_json()
 
+    async def answer_call(self, run_id: str, call_id: str, output: Any) -> dict[str, Any]:
+        """Answer a call of a client's tool."""
+        return (await self._typed.answer_call(run_id, call_id, output)).as_json()
+
     async def trace(self, run_id: str) -> dict[str, Any]:
         """Return the trace of a run."""
         return (await self._typed.get_trace(run_id)).as_json()

@@ -39,6 +39,8 @@ class MemoryApprovals:
     def __init__(self, runs: Rows) -> None:
         self._runs = runs
         self._notifier = RunNotifier()
+        self.unjournaled: list[str] = []
+        """Keys of the calls that were asked before the journal had them."""
 
     async def ask(self, run: Run, asked: WaitingCall) -> Approval | None:
         async with transaction():
@@ -49,6 +51,8 @@ class MemoryApprovals:
             if asked.call_id not in row.approvals:
                 now = self._runs.now()
                 question = asked.question
+                if all(each.call_key != asked.call_key for each in row.calls.values()):
+                    self.unjournaled.append(asked.call_key)
                 row.approvals[asked.call_id] = Approval(
                     key=run.key,
                     approval_id=asked.call_id,

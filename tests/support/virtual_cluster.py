@@ -30,6 +30,7 @@ from caseworker.engine.step_path import StepPath
 from caseworker.engine.waiting_calls import Question, WaitingCalls
 from caseworker.features.waiting_calls.waiting_calls import RunWaitingCallStore
 from caseworker.main.loops import Loops
+from caseworker.nodes.toolset import tool_context
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.ports import Accepted, CancelStatus
 from caseworker.runs.run import (
@@ -38,10 +39,15 @@ from caseworker.runs.run import (
     RunKey,
     RunKind,
     RunRequest,
+    RunSource,
 )
 from caseworker.runs.service import RunService
+from caseworker.tools.arguments import ArgumentCheck
+from caseworker.tools.dispatch import ToolRequest
+from caseworker.tools.ports import ToolSpec
+from caseworker.tools.registry import ToolPolicy, ToolRegistry
 from tests.support.case_catalog import case_catalog
-from tests.support.limits import executor_limits, retry_policy
+from tests.support.limits import executor_limits, retry_policy, tool_dispatch
 from tests.support.memory_approvals import MemoryApprovals
 from tests.support.runs import RunProcess, run_service
 from tests.support.scripted_call import ScriptedCall
@@ -50,6 +56,12 @@ from tests.support.virtual_database import PERMITTED_AT_STEP, Database, Diary, L
 
 CANCEL_GRACE_SECONDS = 0.5
 ESTIMATE = Spent(tokens_in=10, tokens_out=10, cost_usd=Decimal("0.02"))
+CLIENT_TOOL = ToolSpec(
+    name="look_up",
+    description="",
+    parameters={"type": "object", "properties": {"number": {"type": "integer"}}},
+)
+_CLIENT_CHECK = ArgumentCheck(CLIENT_TOOL, foreign=True)
 DEAREST = Spent(tokens_in=15, tokens_out=15, cost_usd=Decimal("0.03"))
 """The highest possible cost of a call, whatever its estimate."""
 
@@ -67,7 +79,9 @@ class Work:
     lanes: int = 0
     """Parallel lanes, each with ``calls`` calls that a person must approve; 0 asks for none."""
     patience: float = 5.0
-    """The longest time of a person's decision, in seconds."""
+    """The longest time of a person's decision or a client's answer, in seconds."""
+    clients: float = 0.0
+    """The share of the calls of lanes that the client of the run executes instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,9 @@ class CallingNode:
         approvals = context.service(WaitingCalls)
         for number in range(work.calls):
             path = context.path.call(lane, number)
+            if random.Random(f"client {path.text}").random() < work.clients:
+                await self._ask_client(lane, number, key, work, context)
+                continue
             question = Question(
                 subject="outside",
                 message="May it?",
@@ -159,6 +176,22 @@ class CallingNode:
             if decision.approved:
                 with suppress(CallFailedError, OutcomeUnknownError):
                     await self._perform(path.text, key, work, context)
+
+    async def _ask_client(
+        self, lane: int, number: int, key: RunKey, work: Work, context: FlowContext
+    ) -> None:
+        """Call a tool of the client, and record the result that the run uses."""
+        dispatch = tool_dispatch(ToolRegistry([]), ToolPolicy(), wait_seconds=work.patience)
+        request = ToolRequest(
+            name=CLIENT_TOOL.name,
+            args={"number": number},
+            key=f"{lane}/{number}",
+            call_id=f"c{number}",
+            context=tool_context(context, "UTC"),
+        )
+        result = await dispatch.run_by_client(context, CLIENT_TOOL, _CLIENT_CHECK, request)
+        used = (context.path.call(request.key).text, result)
+        self._outside.diary.note("client result", key, used)
 
     async def _perform(self, path: str, key: RunKey, work: Work, context: FlowContext) -> Any:
         chance = random.Random(path)
@@ -276,13 +309,19 @@ class Cluster:
         return self
 
     async def post(
-        self, run_id: str, work: Work, budget: Budget, *, to: RunService
+        self,
+        run_id: str,
+        work: Work,
+        budget: Budget,
+        *,
+        to: RunService,
+        source: RunSource | None = None,
     ) -> Accepted | None:
-        """Post a run; return None if its answer was lost."""
+        """Post a run, or a fork of ``source``; return None if its answer was lost."""
         self.works[run_id] = work
         new = NewRun(
             key=RunKey("t", run_id),
-            request=RunRequest(kind=RunKind.CASE, input="?", budget=budget),
+            request=RunRequest(kind=RunKind.CASE, input="?", budget=budget, source=source),
             request_hash="h",
         )
         self.diary.note("post", new.key)

@@ -15,6 +15,7 @@ from caseworker.cli.output import (
     AsJson,
     fail,
     json_argument,
+    json_of,
     show,
     show_json,
     show_table,
@@ -295,6 +296,10 @@ def note_open(client: CaseworkerClient, run: RunSummary) -> None:
     pending = [each for each in client.list_approvals(run.run_id).approvals if each.open]
     for each in pending:
         note_approval(run.run_id, each.approval_id, each.subject)
+    required = client.get_run(run.run_id).required_action
+    for call in [] if required is None else required.calls:
+        if call.author == "client":
+            note_call(run.run_id, call.call_id, call.name, call.arguments)
     note(f"The run has not ended. `caseworker watch {run.run_id}` shows it until its end.")
 
 
@@ -304,6 +309,15 @@ def note_approval(run_id: str, approval_id: str, subject: str) -> None:
         f"The run waits for an approval of {plain(subject)}. Decide it with\n"
         f"  caseworker approve {run_id} {approval_id}\n"
         f"  caseworker approve {run_id} {approval_id} --refuse"
+    )
+
+
+def note_call(run_id: str, call_id: str, name: str, arguments: Any) -> None:
+    """Explain on standard error that a run waits for a tool of its client, and how to answer."""
+    note(
+        f"The run waits for its client to execute {plain(name)} with {plain(json_of(arguments))}. "
+        f"Answer with\n  POST /runs/{run_id}/calls/{call_id}/result "
+        '{"output": …} or {"error": {"message": …}}'
     )
 
 

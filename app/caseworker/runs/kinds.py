@@ -115,19 +115,23 @@ def accounts_of(request: RunRequest) -> tuple[str, ...]:
 
 def has_client_tools(request: RunRequest) -> bool:
     """Return whether the agents of a run have tools that the client of the run executes."""
-    open_values: list[Any] = [
-        request.graph,
-        () if request.chat is None else request.chat.user_tools,
-    ]
-    while open_values:
-        value = open_values.pop()
-        if isinstance(value, Mapping):
-            if isinstance(value.get("client"), Mapping) and "tool" not in value:
-                return True
-            open_values += value.values()
-        elif isinstance(value, list | tuple):
-            open_values += value
-    return False
+    of_user = () if request.chat is None else request.chat.user_tools
+    return any(client_tools_in({"graph": request.graph, "tools": of_user}))
+
+
+def client_tools_in(definition: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the path of each tool in a definition that the client of the run executes."""
+    pending: list[tuple[str, Any]] = [("", definition)]
+    while pending:
+        place, value = pending.pop()
+        if isinstance(value, list | tuple):
+            pending += ((f"{place}{index}.", each) for index, each in enumerate(value))
+        elif isinstance(value, Mapping):
+            pending += ((f"{place}{name}.", each) for name, each in value.items())
+            uses = value.get("tools")
+            for index, use in enumerate(uses if isinstance(uses, list | tuple) else ()):
+                if isinstance(use, Mapping) and isinstance(use.get("client"), Mapping):
+                    yield f"{place}tools.{index}.client"
 
 
 def _setting(request: RunRequest, name: str) -> Any:

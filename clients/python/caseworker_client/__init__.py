@@ -35,6 +35,8 @@ from caseworker_client.models import (
     Message,
     MessageList,
     Problem,
+    RequiredAction,
+    RequiredCall,
     Run,
     RunList,
     RunSource,
@@ -47,6 +49,8 @@ from caseworker_client.models import (
     Turn,
     Usage,
     Validation,
+    WaitingCall,
+    WaitingCallList,
 )
 from caseworker_client.service_models import (
     Delivery,
@@ -101,6 +105,8 @@ __all__ = [
     "Problem",
     "Quota",
     "QuotaUse",
+    "RequiredAction",
+    "RequiredCall",
     "RetryPolicy",
     "Run",
     "RunList",
@@ -123,6 +129,8 @@ __all__ = [
     "Usage",
     "Validation",
     "WaitTimeoutError",
+    "WaitingCall",
+    "WaitingCallList",
     "WebhookSecret",
     "WebhookSecretList",
 ]

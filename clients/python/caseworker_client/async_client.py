@@ -110,6 +110,8 @@ class AsyncCaseworkerClient:
     list_approvals = _Method(runs.list_approvals)
     approve = _Method(runs.approve)
     refuse = _Method(runs.refuse)
+    list_calls = _Method(runs.list_calls)
+    answer_call = _Method(runs.answer_call)
     stream_events = _Iteration(events.stream_events)
     get_trace = _Method(runs.get_trace)
     explain_run = _Method(runs.explain_run)

@@ -219,11 +219,31 @@ class Heartbeat(Answer):
     """The rest of each limit, by its name; None is unlimited."""
 
 
+class RequiredCall(Answer):
+    """A call of a run that waits for an answer from outside."""
+
+    call_id: str
+    author: str
+    """Who answers: ``client`` (with ``answer_call``) or ``approver`` (with ``approve``)."""
+    name: str
+    """Name of the tool, or of the step that requests an approval."""
+    arguments: Any = None
+    expires_at: datetime
+
+
+class RequiredAction(Answer):
+    """What a run waits for from outside."""
+
+    calls: list[RequiredCall]
+
+
 class Run(RunSummary):
     """A run with its result."""
 
     inputs: dict[str, Any] | None = None
     """Inputs of a graph or agent in addition to ``input``, by handle."""
+    required_action: RequiredAction | None = None
+    """Calls that wait for an answer from outside; None if there are none."""
 
     result: CaseResult | AgentResult | GraphResult | ExternalResult | None = None
     """The result for its kind; partial if the run ended early."""
@@ -323,6 +343,35 @@ class ApprovalList(Answer):
 
     approvals: list[Approval]
     next_cursor: str | None = None
+
+
+class WaitingCall(Answer):
+    """A call of a run that waits for an answer from outside, or that got one."""
+
+    run_id: str
+    call_id: str
+    node_id: str
+    author: str
+    """Who answers: ``client`` (with ``answer_call``) or ``approver`` (with ``approve``)."""
+    name: str
+    """Name of the tool, or of the step that requests an approval."""
+    arguments: Any = None
+    status: str
+    """``waiting``, ``answered``, ``expired`` or ``stopped``."""
+    requested_at: datetime
+    expires_at: datetime
+    answered_at: datetime | None = None
+    answered_by: str | None = None
+    output: Any = None
+    """Output that the client sent; None without one."""
+    error: dict[str, str] | None = None
+    """Error that the client sent, as ``{"class", "message"}``; None without one."""
+
+
+class WaitingCallList(Answer):
+    """The calls of a run that wait or waited for an answer from outside, oldest first."""
+
+    calls: list[WaitingCall]
 
 
 class CancelReceipt(Answer):

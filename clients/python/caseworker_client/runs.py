@@ -29,6 +29,8 @@ from caseworker_client.models import (
     RunList,
     RunSummary,
     Trace,
+    WaitingCall,
+    WaitingCallList,
 )
 from caseworker_client.settings import Patience, Settings
 
@@ -398,6 +400,35 @@ def _decide(
     path = _path(run_id, f"approvals/{quote(approval_id, safe='')}")
     request = Request(method="POST", path=path, json=body, repeatable=True)
     return (yield from fetch(settings, request, Approval))
+
+
+def list_calls(
+    settings: Settings, run_id: str, *, status: str | None = None
+) -> Flow[WaitingCallList]:
+    """Return the calls of a run that wait for an answer from outside, or that got one.
+
+    ``status`` is ``waiting``, ``answered``, ``expired`` or ``stopped``; None returns all of them.
+    """
+    params = {} if status is None else {"status": status}
+    return (yield from fetch(settings, _get(run_id, "calls", params), WaitingCallList))
+
+
+def answer_call(
+    settings: Settings,
+    run_id: str,
+    call_id: str,
+    output: Any = None,
+    *,
+    error: Mapping[str, str] | None = None,
+) -> Flow[WaitingCall]:
+    """Answer a call of a client's tool with its output, or with ``{"class", "message"}``.
+
+    The first answer is final: another one gets an :class:`ApiError` with status 409.
+    """
+    body = {"output": output} if error is None else {"error": dict(error)}
+    path = _path(run_id, f"calls/{quote(call_id, safe='')}/result")
+    request = Request(method="POST", path=path, json=body, repeatable=True)
+    return (yield from fetch(settings, request, WaitingCall))
 
 
 def get_trace(settings: Settings, run_id: str, *, payloads: bool = False) -> Flow[Trace]:

@@ -16,13 +16,13 @@ from caseworker.nodes.nesting import DefinitionKind
 from caseworker.platform.http.bodies import STORABLE, BodyModel, DocumentedAs, View
 from caseworker.platform.http.problems import INVALID_REQUEST, ProblemError, Violation
 from caseworker.runs.errors import GraphRefusedError
-from caseworker.runs.http.admission import Admission, Fields, KindApi
+from caseworker.runs.http.admission import Admission, Fields, KindApi, require_none
 from caseworker.runs.http.body import OfAgents, OfGraphs, OfOthers, OfQueued, RunFields
 from caseworker.runs.http.fields import IdleSeconds, ModelAliases, ModelNames, RunId
 from caseworker.runs.http.limits import ApiLimits
 from caseworker.runs.http.problems import graph_violations
 from caseworker.runs.http.views import RunDetails
-from caseworker.runs.kinds import EXTERNAL_STEP, KINDS, client_of, parent_of
+from caseworker.runs.kinds import EXTERNAL_STEP, KINDS, client_of, client_tools_in, parent_of
 from caseworker.runs.run import RunKind, RunRequest
 
 AgentName = Annotated[str, Field(min_length=1, max_length=200), STORABLE]
@@ -60,7 +60,8 @@ class ExternalBody(RunFields):
     Defaults to all configured models."""
     tools: OfferedTools | None = None
     """Tools that the agent may call at ``mcp_url``, in the form of an agent's ``tools``: names of
-    tools, or objects with one of ``tool``, ``toolset``, ``agent`` and ``mcp``."""
+    tools, or objects with one of ``tool``, ``toolset``, ``agent`` and ``mcp``. The entry
+    ``client`` is refused, also in the agents, because the client executes its own tools itself."""
     idle_seconds: IdleSeconds = 600
     """Seconds without a call or heartbeat after which the run fails."""
     replay: bool = True
@@ -196,7 +197,10 @@ class ExternalAdmission(Admission):
         except GraphRefusedError as refused:
             found_in = graph_violations(refused.problems)
             raise ProblemError(INVALID_REQUEST, violations=found_in) from None
-        return agent_of(resolved.graph)["tools"]
+        tools = agent_of(resolved.graph)["tools"]
+        message = "The client of an external run executes its own tools. Remove this entry."
+        require_none([Violation(place, message) for place in client_tools_in({"tools": tools})])
+        return tools
 
 
 EXTERNAL_API: Final = KindApi(
