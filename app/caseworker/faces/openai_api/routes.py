@@ -17,6 +17,7 @@ from caseworker.faces.openai_api.bodies import (
     AgentCall,
     agent_named,
     chat_call,
+    is_task,
     refuse,
     response_call,
 )
@@ -46,8 +47,6 @@ from caseworker.runs.service import RunService
 
 BASE: Final = "/v1"
 MODELS_PER_PAGE: Final = 100
-_TASK: Final = "### Task:"
-"""Beginning of the prompts with which Open WebUI requests titles, tags and follow-up questions."""
 _OWN_PREFIX: Final = "cw"
 """Beginning of all keys of this service."""
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -66,15 +65,17 @@ class FaceOptions:
     """Reference to the agent that answers requests of front ends for titles and tags; None without
     one."""
 
-    def directed(self, call: AgentCall) -> AgentCall:
+    def read(self, document: Any) -> AgentCall:
         """Return a chat completion with the agent that answers it."""
-        is_task = bool(call.messages) and call.messages[-1]["content"].startswith(_TASK)
-        return replace(call, agent=self.task_agent) if self.task_agent and is_task else call
+        call = chat_call(document)
+        return (
+            replace(call, agent=self.task_agent) if self.task_agent and is_task(document) else call
+        )
 
 
 async def complete(request: ApiRequest) -> ASGIApp:
     """Answer a request for a chat completion of an agent."""
-    call = request.service(FaceOptions).directed(chat_call(await request.json()))
+    call = request.service(FaceOptions).read(await request.json())
     if call.streams:
         await runs.enter_stream(request)
     run = await _accepted(request, call, {"api": "chat_completions"})
