@@ -43,7 +43,10 @@ OTHERS = frozenset(
 )
 """Programs that the pages call; for all others only the syntax of the command is checked."""
 
-NOT_INSTALLED = frozenset({"crewai", "google", "llama_index", "smolagents"})
+NOT_INSTALLED = frozenset(
+    {"agent_framework", "autogen_agentchat", "autogen_ext", "crewai", "google", "litellm"}
+    | {"llama_index", "smolagents"}
+)
 """Packages of pages whose imports only their clients in ``make proofs`` execute."""
 
 OF_CLIENTS = (
