@@ -59,10 +59,13 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-async def peer_environment(*requirements: str, python: str = sys.executable) -> Environment:
+async def peer_environment(
+    *requirements: str, python: str = sys.executable, without: Sequence[str] = ()
+) -> Environment:
     """Return an environment with pinned requirements, created on first use.
 
-    ``python`` is an interpreter or the version of an installed one.
+    ``python`` is an interpreter or the version of an installed one. ``without`` names dependencies
+    that are not installed.
 
     Raises:
         RuntimeError: The environment could not be created.
@@ -76,7 +79,10 @@ async def peer_environment(*requirements: str, python: str = sys.executable) -> 
         if not (home / "complete").exists():
             shutil.rmtree(home, ignore_errors=True)
             await _uv("venv", "--quiet", "--python", python, str(home))
-            await _uv("pip", "install", "--quiet", "--python", str(program), *requirements)
+            excluded = home / "without.txt"
+            excluded.write_text("".join(f"{each}; sys_platform == 'none'\n" for each in without))
+            options = ("--quiet", "--python", str(program), "--override", str(excluded))
+            await _uv("pip", "install", *options, *requirements)
             (home / "complete").touch()
     return Environment(program)
 

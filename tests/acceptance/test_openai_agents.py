@@ -400,14 +400,16 @@ async def test_keys_of_runs_reach_models_at_the_same_base_url(
 async def test_a_front_ends_request_for_a_title_goes_to_the_agent_for_it(
     service: ServiceProcess, ai: openai.AsyncOpenAI, provider: FakeProvider
 ) -> None:
-    """The agent of the chat does not answer it."""
+    """The agent of the chat does not answer it, and the front end's limit of tokens is ignored."""
     await provider.script("(title)", [Step(text="A title")])
     async with service.http() as http:
         titles = {"name": "titles", "prompt": "You write titles."}
         (await http.post("/agents", json={"agent": titles})).raise_for_status()
 
     reply = await ai.chat.completions.create(
-        model="support", messages=says("### Task:\nWrite a title of this chat. (title)")
+        model="support",
+        messages=says("### Task:\nWrite a title of this chat. (title)"),
+        max_tokens=1000,
     )
 
     assert reply.model == "titles@1"

@@ -38,15 +38,21 @@ from tests.support.pages import (
 OURS = frozenset({"curl", "caseworker", ".venv/bin/python"})
 OTHERS = frozenset(
     {"make", "pip", "npm", "npx", "openapi-python-client", "claude", "docker", "kubectl", "pytest"}
-    | {"aider", "codex", "python"}
+    | {"aider", "codex", "litellm", "open-webui", "python"}
     | {"cp", "pg_dump", "pg_restore", "psql"}
 )
 """Programs that the pages call; for all others only the syntax of the command is checked."""
 
-NOT_INSTALLED = frozenset({"crewai", "google", "llama_index", "smolagents"})
+NOT_INSTALLED = frozenset(
+    {"agent_framework", "autogen_agentchat", "autogen_ext", "crewai", "google", "litellm"}
+    | {"llama_index", "smolagents"}
+)
 """Packages of pages whose imports only their clients in ``make proofs`` execute."""
 
-OF_CLIENTS = "OPENAI_API_BASE", "CODEX_API_KEY"
+OF_CLIENTS = (
+    *("OPENAI_API_BASE", "CODEX_API_KEY"),
+    *("OPENAI_API_BASE_URL", "DEFAULT_MODEL_METADATA", "WEBUI_AUTH"),
+)
 """Variables that only other programs read."""
 
 BODIES: Mapping[str, list[str | None]] = {

@@ -189,7 +189,7 @@ class CallingNode:
             call_id=f"c{number}",
             context=tool_context(context, "UTC"),
         )
-        result = await dispatch.run_by_client(context, CLIENT_TOOL, _CLIENT_CHECK, request)
+        result = await dispatch.run_by_client(context, CLIENT_TOOL, _CLIENT_CHECK, request, None)
         used = (context.path.call(request.key).text, result)
         self._outside.diary.note("client result", key, used)
 

@@ -107,7 +107,10 @@ def test_a_page_shows_the_whole_change_of_its_agent(name: str) -> None:
     assert [line for line in lines if line[0] == "-" and line[1:] in agent] == []
 
 
-OTHER_CLIENTS = {"adk", "aider", "codex", "crewai", "dspy", "llamaindex", "smolagents"}
+OTHER_CLIENTS = {
+    *("adk", "aider", "codex", "crewai", "dspy", "llamaindex", "smolagents"),
+    *("agent-framework", "autogen", "open-webui"),
+}
 """Pages of clients that tests/acceptance/unmodified_clients runs."""
 
 

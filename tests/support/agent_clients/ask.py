@@ -148,6 +148,37 @@ async def smolagents(question: str, stream: bool) -> str:
     return "".join([part.content or "" for part in model.generate_stream(messages)])
 
 
+async def autogen(question: str, stream: bool) -> str:
+    agents, models = _of("autogen_agentchat.agents"), _of("autogen_ext.models.openai")
+    model = models.OpenAIChatCompletionClient(model=MODEL)
+    try:
+        agent = agents.AssistantAgent("reporter", model, model_client_stream=stream)
+        return str((await agent.run(task=question)).messages[-1].content)
+    finally:
+        await model.close()
+
+
+async def agent_framework(question: str, stream: bool, api: str = "ChatCompletion") -> str:
+    client = getattr(_of("agent_framework.openai"), f"OpenAI{api}Client")(model=MODEL)
+    agent = _of("agent_framework").Agent(client, instructions="You report.")
+    if not stream:
+        return str(await agent.run(question))
+    return "".join([part.text async for part in agent.run(question, stream=True)])
+
+
+async def agent_framework_responses(question: str, stream: bool) -> str:
+    return await agent_framework(question, stream, "Chat")
+
+
+async def litellm(question: str, stream: bool) -> str:
+    messages = [{"role": "user", "content": question}]
+    complete = _of("litellm").acompletion
+    reply = await complete(model=f"openai/{MODEL}", messages=messages, stream=stream)
+    if stream:
+        return "".join([part.choices[0].delta.content or "" async for part in reply])
+    return str(reply.choices[0].message.content)
+
+
 CLIENTS: dict[str, Callable[[str, bool], Coroutine[Any, Any, str]]] = {
     each.__name__: each
     for each in (
@@ -165,6 +196,10 @@ CLIENTS: dict[str, Callable[[str, bool], Coroutine[Any, Any, str]]] = {
         llama_index,
         google_adk,
         smolagents,
+        autogen,
+        agent_framework,
+        agent_framework_responses,
+        litellm,
     )
 }
 

@@ -175,6 +175,7 @@ async def execute(
         "ASKED_MODEL": "claude-sonnet-4-5" if client.api == MESSAGES else "gpt-5",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CREWAI_DISABLE_TELEMETRY": "true",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "true",
         "NO_PROXY": "*",
     }
     command = await client.command(client, question, stream, folder)
@@ -249,6 +250,10 @@ async def _codex_with_search(_: Client, question: str, stream: bool, folder: Pat
 
 LITELLM: Final = "litellm==1.110.2"
 
+AUTOGEN: Final = ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5")
+
+AGENT_FRAMEWORK: Final = ("agent-framework-openai==1.17.0", "agent-framework-core==1.23.0")
+
 MORE_CLIENTS: Final = [
     *(
         Client(name=name, api=api, packages=packages, command=python_command)
@@ -259,6 +264,10 @@ MORE_CLIENTS: Final = [
             ("llama_index", CHAT, ("llama-index-llms-openai==0.8.3", "llama-index-core==0.14.25")),
             ("google_adk", CHAT, ("google-adk==2.13.0", LITELLM)),
             ("smolagents", CHAT, ("smolagents[openai]==1.26.0",)),
+            ("autogen", CHAT, AUTOGEN),
+            ("agent_framework", CHAT, AGENT_FRAMEWORK),
+            ("agent_framework_responses", RESPONSES, AGENT_FRAMEWORK),
+            ("litellm", CHAT, (LITELLM,)),
         )
     ),
     Client(name="aider", api=CHAT, packages=("aider-chat==0.86.2",), command=_aider),

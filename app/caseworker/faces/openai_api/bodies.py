@@ -92,6 +92,8 @@ RESPONSE_FIELDS: Final = Fields(
         "top_logprobs": (0,),
     },
 )
+_TASK: Final = "### Task:"
+"""Beginning of the prompts with which Open WebUI requests titles, tags and follow-up questions."""
 _REASONS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("functions", "function_call"), "send tools instead"),
     "tools": "agents call their own tools; POST /v1/chat/completions takes tools of the client",
@@ -162,6 +164,8 @@ def chat_call(document: Any) -> AgentCall:
     Raises:
         RefusedError: the body is invalid, or has a field that cannot be honoured.
     """
+    if is_task(document) and "max_tokens" in document:
+        document = {**document, "max_tokens": None}  # Open WebUI limits all of its own prompts
     body = _checked(document, CHAT_FIELDS)
     messages, system = _conversation(body.get("messages"), "messages", has_calls=True)
     options = body.get("stream_options") or {}
@@ -173,6 +177,14 @@ def chat_call(document: Any) -> AgentCall:
         includes_usage=isinstance(options, dict) and bool(options.get("include_usage")),
         seed=_typed(body, "seed", int),
     )
+
+
+def is_task(document: Any) -> bool:
+    """Return whether a chat completion is a front end's request for a title, tags or questions."""
+    match document:
+        case {"messages": [*_, {"content": str(text)}]}:
+            return text.startswith(_TASK)
+    return False
 
 
 def response_call(document: Any) -> AgentCall:

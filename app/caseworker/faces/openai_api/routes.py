@@ -17,6 +17,7 @@ from caseworker.faces.openai_api.bodies import (
     AgentCall,
     agent_named,
     chat_call,
+    is_task,
     refuse,
     response_call,
 )
@@ -47,8 +48,6 @@ from caseworker.runs.service import RunService
 
 BASE: Final = "/v1"
 MODELS_PER_PAGE: Final = 100
-_TASK: Final = "### Task:"
-"""Beginning of the prompts with which Open WebUI requests titles, tags and follow-up questions."""
 _OWN_PREFIX: Final = "cw"
 """Beginning of all keys of this service."""
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -71,18 +70,18 @@ class FaceOptions:
     max_waiting_runs: int = 1000
     """Maximum number of runs per key that wait for such results."""
 
-    def directed(self, call: AgentCall) -> AgentCall:
+    def read(self, document: Any) -> AgentCall:
         """Return a chat completion with the agent that answers it, and its tools with an expiry."""
-        expiry = {"wait_seconds": self.client_wait_seconds, "on_expiry": "complete"}
-        call = replace(call, tools=[{**tool, **expiry} for tool in call.tools])
-        is_task = bool(call.messages) and call.messages[-1].content.startswith(_TASK)
-        return replace(call, agent=self.task_agent) if self.task_agent and is_task else call
+        call, expiry = chat_call(document), {"wait_seconds": self.client_wait_seconds}
+        tools = [{**tool, **expiry, "on_expiry": "complete"} for tool in call.tools]
+        agent = self.task_agent if self.task_agent and is_task(document) else call.agent
+        return replace(call, tools=tools, agent=agent)
 
 
 async def complete(request: ApiRequest) -> ASGIApp:
     """Answer a request for a chat completion of an agent."""
     options = request.service(FaceOptions)
-    call = options.directed(chat_call(await request.json()))
+    call = options.read(await request.json())
     if call.streams:
         await runs.enter_stream(request)
     continued = await client_tools.continuation(
