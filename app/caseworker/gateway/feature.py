@@ -82,6 +82,7 @@ def _routes() -> Iterator[LabelledRoute]:
     for dialect in DIALECTS:
         base = f"/gateway{dialect.base}"
         for path, method, answer in (
+            (f"{dialect.path_to('{model:path}')}/reserve", "POST", Gateway.reserve),
             (dialect.path_to("{model:path}"), "POST", Gateway.serve),
             (dialect.count_path, "POST", Gateway.count_tokens),
             (dialect.models_path, "GET", Gateway.models),

@@ -81,7 +81,7 @@ def open_external(parts: Parts) -> Opened:
         sessions.secret = address.secret
     sessions.objects.record = attempts.note_objects
     sessions.objects.tokens_of = attempts.known_objects
-    standing_keys = PostgresStandingKeys(parts.engines.work)
+    standing_keys = PostgresStandingKeys(parts.engines.work, usual=parts.limits.quota)
     keys = AttemptKeys(attempts, standing_keys, sessions, parts.settings.server)
     forwarder = Forwarder()
     owners = Owners(
