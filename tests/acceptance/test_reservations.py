@@ -1,4 +1,4 @@
-"""``POST /gateway/…/reserve`` says what a call with the same body reserves, and makes none."""
+"""``POST /gateway/…/reserve`` returns the reservation of a call with the same body."""
 
 import asyncio
 import base64
@@ -140,12 +140,12 @@ async def key(pair: Pair, **fields: Any) -> Holder:
 
 
 async def reserve(holder: Holder, path: str, body: Mapping[str, Any]) -> httpx.Response:
-    """Send a body to the path that says what it would reserve."""
+    """Send a body to the path that returns its reservation."""
     return await holder.http.post(f"{path}/reserve", json=body, headers=holder.headers)
 
 
 async def reserved(holder: Holder, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a body would reserve."""
+    """Return the reservation that a call with a body would make."""
     reply = await reserve(holder, path, body)
     assert reply.status_code == 200, reply.text
     shown: Mapping[str, Any] = reply.json()
@@ -178,7 +178,7 @@ async def holds_of(pair: Pair, holder: Holder) -> list[tuple[Decimal, int]]:
     return [(row["cost_usd"], row["tokens"]) for row in rows]
 
 
-def numbers_of(shown: Mapping[str, Any]) -> tuple[float, int]:
+def numbers_of(shown: Mapping[str, Any]) -> tuple[Any, int]:
     """Return the cost and the tokens of a reservation."""
     return shown["cost_usd"], shown["input_tokens"] + shown["output_tokens"]
 
@@ -341,7 +341,7 @@ async def test_a_key_with_too_many_sessions_is_told_so(pair: Pair, provider: Fak
 async def test_the_limits_of_a_run_of_its_parent_and_of_the_quota_are_shown(
     pair: Pair, provider: FakeProvider
 ) -> None:
-    """The keys of runs work as well, at each process; what was said is what is reserved."""
+    """The keys of runs work as well, at each process."""
     tenant = f"of-quota-{next(_numbers)}"
     quota = {"max_cost_usd_per_day": 2, "max_cost_usd_per_month": 3}
     put = await pair.of_first.put(f"/quotas/{tenant}", json=quota, headers=OPERATOR)

@@ -92,6 +92,15 @@ ROUTES = frozenset(
 
 Making the document takes a second, which the collection of tests should not cost.
 """
+RESERVATIONS = frozenset(
+    f"POST /gateway/{each}/reserve"
+    for each in (
+        *("openai/v1/chat/completions", "openai/v1/responses", "openai/v1/embeddings"),
+        "anthropic/v1/messages",
+    )
+)
+"""Operations of the gateway: they take its keys, and their errors have the form of its APIs."""
+ROUTES |= RESERVATIONS
 WITHOUT_INPUT = frozenset(
     f"GET /{each}"
     for each in (

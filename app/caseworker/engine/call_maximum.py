@@ -1,8 +1,8 @@
 """The maximum that an attempt at a call reserves, fitted to the budget that is free.
 
 A call reserves by a bound that always holds, if that fits. Otherwise it reserves by a closer bound,
-with the output limit that the free budget pays. :func:`preview` returns what a call would reserve,
-by the same steps and without a call.
+with the output limit that the free budget pays. :func:`preview` returns the
+reservation that a call would make, by the same steps.
 
 See docs/gateway.md, "The maximum of a call".
 """
@@ -34,7 +34,7 @@ class CallMaximum:
     """Fits the attempts of a call to the free budget."""
 
     def __init__(self, call: Call, free_in_accounts: Callable[[], FreeAmounts] | None) -> None:
-        """``free_in_accounts`` returns what is free in the accounts; None if there are none."""
+        """``free_in_accounts`` returns the free amounts of the accounts; None if there are none."""
         self._call = call
         self._free_in_accounts = free_in_accounts
         self.estimate: Spent = FREE
@@ -44,7 +44,7 @@ class CallMaximum:
 
     @property
     def charge(self) -> CheckedCharge:
-        """What the attempt reserves."""
+        """The charge that the attempt reserves."""
         return self.estimate.charge(self.counted)
 
     @property
@@ -79,7 +79,7 @@ class CallMaximum:
         return None if self.estimate == FREE else self.near_charge
 
     def _free_in_both(self, free: FreeAmounts) -> tuple[FreeAmounts, bool]:
-        """Return what is free in the scopes and in the accounts, and whether there are accounts."""
+        """Return the free amounts of scopes and accounts, and whether there are accounts."""
         if self._free_in_accounts is None:
             return free, False
         in_accounts = self._free_in_accounts()
@@ -92,8 +92,8 @@ def free_in(limits: Sequence[AccountLimit]) -> FreeAmounts:
     amounts = dict[Dimension, Decimal]()
     for limit in limits:
         is_over = limit.resets_at is not None and limit.resets_at <= datetime.now(UTC)
-        left = limit.limit - (0 if is_over else limit.used + limit.reserved)
-        amounts[limit.dimension] = min(left, amounts.get(limit.dimension, left))
+        free = limit.limit - (0 if is_over else limit.used + limit.reserved)
+        amounts[limit.dimension] = min(free, amounts.get(limit.dimension, free))
     return amounts
 
 
@@ -109,7 +109,7 @@ def exceeded(limits: Sequence[AccountLimit], minimum: Charge) -> BudgetExceededE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a call would reserve now."""
+    """The reservation that a call would make now."""
 
     spent: Spent
     """Maximum usage; that with the smallest output limit if the call would not be admitted."""
@@ -123,18 +123,18 @@ class Preview:
 def preview(
     call: Call, scope: Scope, cached: FreeAmounts | None, limits: Sequence[AccountLimit]
 ) -> Preview:
-    """Return what a call would reserve in a scope and in the accounts above it.
+    """Return the reservation that a call would make in a scope and in the accounts above it.
 
-    ``limits`` are those of the accounts. ``cached`` is what the process knows of them before the
-    call asks the store; None if there are no accounts. Nothing stays reserved.
+    ``limits`` are those of the accounts. ``cached`` are their free amounts that the process knows
+    without the store; None if there are no accounts. Nothing stays reserved.
     """
-    shown = _preview_of_attempt(call, scope, cached, limits)
-    if shown is None:  # the call knows the limits now, and requests less
-        shown = _preview_of_attempt(call, scope, free_in(limits), limits)
-    if shown is None:
+    result = _preview_of_attempt(call, scope, cached, limits)
+    if result is None:  # the call knows the limits now, and requests less
+        result = _preview_of_attempt(call, scope, free_in(limits), limits)
+    if result is None:
         minimum = CallMaximum(call, None).minimum
-        shown = Preview(spent=minimum, charge=minimum.charge(_counted(call)), waits=True)
-    return shown
+        result = Preview(spent=minimum, charge=minimum.charge(_counted(call)), waits=True)
+    return result
 
 
 def _counted(call: Call) -> Charge:
@@ -142,17 +142,17 @@ def _counted(call: Call) -> Charge:
 
 
 def _preview_of_attempt(
-    call: Call, scope: Scope, known: FreeAmounts | None, limits: Sequence[AccountLimit]
+    call: Call, scope: Scope, in_accounts: FreeAmounts | None, limits: Sequence[AccountLimit]
 ) -> Preview | None:
-    """Return what an attempt would reserve; None if it would ask the accounts for less at once.
+    """Return the reservation of an attempt; None if it would request less at once.
 
-    ``known`` is what is free in the accounts as far as the process knows.
+    ``in_accounts`` are the free amounts of the accounts that the process knows.
     """
-    maximum = CallMaximum(call, None if known is None else lambda: known)
+    maximum = CallMaximum(call, None if in_accounts is None else lambda: in_accounts)
     maximum.counted = _counted(call)
-    shown = _preview_in_scopes(maximum, scope)
-    if shown.waits or shown.refusal is not None or _fit(limits, shown.charge):
-        return shown
+    result = _preview_in_scopes(maximum, scope)
+    if result.waits or result.refusal is not None or _fit(limits, result.charge):
+        return result
     spent = maximum.minimum
     minimum = spent.charge(maximum.counted)
     if (refusal := exceeded(limits, minimum)) is not None:
@@ -168,17 +168,17 @@ def _preview_in_scopes(maximum: CallMaximum, scope: Scope) -> Preview:
     if reservation is not None:
         reservation.settle()
         return Preview(spent=maximum.estimate, charge=maximum.charge)
-    least = maximum.least_charge()
+    minimum = maximum.least_charge()
     smallest = maximum.estimate
     try:
-        request = scope.ask(least, maximum.preferred, tracked=False)
+        request = scope.ask(minimum, maximum.preferred, tracked=False)
     except BudgetExceededError as refused:
-        return Preview(spent=smallest, charge=least, refusal=refused)
+        return Preview(spent=smallest, charge=minimum, refusal=refused)
     if isinstance(request, Reservation):
         request.settle()
         return Preview(spent=maximum.estimate, charge=maximum.charge)
     request.leave()
-    return Preview(spent=smallest, charge=least, waits=True)
+    return Preview(spent=smallest, charge=minimum, waits=True)
 
 
 def _fit(limits: Sequence[AccountLimit], charge: Charge) -> bool:

@@ -462,11 +462,11 @@ class _CallInProgress:
         maximum = self._maximum
         if (reservation := self._scope.reserve_now(maximum.hard_charge)) is not None:
             return reservation
-        least = maximum.least_charge()
+        minimum = maximum.least_charge()
         try:
             return await reserved(
                 self._scope,
-                least,
+                minimum,
                 maximum.preferred,
                 tracked=False,
                 waits=self._waits,
@@ -486,7 +486,7 @@ class _CallInProgress:
             self._slot.step_aside()
 
     async def wait_for_accounts(self, answer: HoldAnswer) -> None:
-        """Wait until the accounts may have capacity for at least the minimum cost of an attempt.
+        """Wait until the accounts may have capacity for at minimum the minimum cost of an attempt.
 
         ``answer`` is their refusal. Return at once if they have capacity now: the next attempt then
         requests less.

@@ -1,9 +1,9 @@
-"""What a call would reserve: the answer of the paths that end with ``/reserve``."""
+"""The reservation of a call: the answer of the paths that end with ``/reserve``."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 
 from caseworker.core.budget.accounts import AccountLimit
 from caseworker.core.budget.budget import Amount, Dimension
@@ -22,7 +22,7 @@ class LimitView(View):
     """Name of the limit, as in the `stop` of a run: `run`, `run/child` for a child,
     `budget of the session`, `budget of the key, day`, `quota of the tenant, month`."""
     dimension: str
-    """What is limited: `cost_usd` in US dollars, `tokens`, `llm_calls` or `api_calls`."""
+    """The limited quantity: `cost_usd` in US dollars, `tokens`, `llm_calls` or `api_calls`."""
     limit: int | float
     used: int | float
     reserved: int | float
@@ -30,7 +30,7 @@ class LimitView(View):
     requested: int | float
     """Amount that this call would reserve."""
     admits: bool
-    """Whether the call fits next to what is used and reserved."""
+    """Whether the call fits next to the used and reserved amounts."""
     reason: str | None
     """Why it does not fit; null if it does."""
     resets_at: datetime | None
@@ -46,8 +46,17 @@ class RefusalView(View):
     """Time from which the call may be admitted; null if waiting does not help."""
 
 
+class VendorError(View):
+    """An error in the form of the API that the request names."""
+
+    error: dict[str, Any]
+    """Message, type and code. For a limit that a period lifts, `resets_at` is the time."""
+    type: Literal["error"] | None = None
+    """Part of errors of the Anthropic API."""
+
+
 class ReservationView(View):
-    """What a model call with this body would reserve now. No call was made."""
+    """The reservation that a model call with this body would make now. No call was made."""
 
     run_id: str | None
     """Run that would make the call; null if the call would open one."""
@@ -74,13 +83,13 @@ class ReservationView(View):
 def reservation(
     run_id: str | None,
     call_request: GatewayRequest,
-    shown: Preview,
+    preview: Preview,
     refusal: Refusal | None,
     scope: Scope,
     limits: Sequence[AccountLimit],
 ) -> ReservationView:
-    """Return the view of what a call would reserve; ``limits`` are those of the accounts."""
-    spent, refused = shown.spent, None
+    """Return the view of a reservation; ``limits`` are those of the accounts."""
+    spent, refused = preview.spent, None
     if refusal is not None:
         refused = RefusalView.of_parts(refusal)
     return ReservationView(
@@ -91,9 +100,9 @@ def reservation(
         cost_usd=None if spent.cost_usd is None else float(spent.cost_usd),
         input_tokens=spent.tokens_in or 0,
         output_tokens=spent.tokens_out or 0,
-        outcome="refused" if refusal else "waits" if shown.waits else "admitted",
+        outcome="refused" if refusal else "waits" if preview.waits else "admitted",
         refusal=refused,
-        limits=[*_of_scopes(scope, shown.charge), *_of_accounts(limits, shown.charge)],
+        limits=[*_of_scopes(scope, preview.charge), *_of_accounts(limits, preview.charge)],
     )
 
 

@@ -137,20 +137,20 @@ class Gateway:
         return response.status_code, response.headers, bytes(response.body)
 
     async def reserve(self, request: ApiRequest, dialect: Dialect) -> Response:
-        """Answer what a body would reserve; no call is made and nothing is stored."""
+        """Answer with the reservation that a call would make; nothing is stored."""
         client = await self.clients.identify(request, drafts=True)
         session, client_request = client.session, await _client_request(request, dialect)
         call_request = await self.admission.request(session, client_request)
         limits = await self.clients.standing_keys.limits(session)
         try:
-            shown = await session.preview(call_request, limits)
+            preview = await session.preview(call_request, limits)
         except Stop as stop:
             raise RefusedError(_refusal(session, stop)) from None
         refusal = None
-        if (error := client.refusal or shown.refusal) is not None:
+        if (error := client.refusal or preview.refusal) is not None:
             refusal = _refusal(session, error) if isinstance(error, Stop) else _refusal_in(error)
         run_id = None if session.is_draft else session.key.run_id
-        view = reservation(run_id, call_request, shown, refusal, session.scope, limits)
+        view = reservation(run_id, call_request, preview, refusal, session.scope, limits)
         return JSONResponse(view.model_dump(mode="json"))
 
     async def count_tokens(self, request: ApiRequest, dialect: Dialect) -> Response:

@@ -198,7 +198,7 @@ FROM unnest(%(accounts)s::text[]) WITH ORDINALITY AS name(account, place),
             AND a.period >= limited.since
     ) AS total
 """  # noqa: S608
-"""Return the limits of accounts with what is used and reserved of them."""
+"""Return the limits of accounts with their used and reserved amounts."""
 
 _ALL_LIMITS = f"{_LIMITS} ORDER BY name.place, limited.until"
 

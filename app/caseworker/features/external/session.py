@@ -372,7 +372,7 @@ class GatewaySession:
     async def preview(
         self, call_request: GatewayRequest, limits: Sequence[AccountLimit]
     ) -> Preview:
-        """Return what a call would reserve now; it is not made, and nothing stays reserved.
+        """Return the reservation that a call would make now; nothing stays reserved.
 
         ``limits`` are those of the accounts above the run.
 
