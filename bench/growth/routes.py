@@ -51,6 +51,7 @@ UNMEASURED: Final = {
         ),
         "reads the rows that a call of the gateway reads",
     ),
+    "GET /gateway/usage": "needs a standing key",
     "GET /healthz": "reads no table that grows",
     "GET /metrics": "has its own port with several processes",
     "HEAD /runs/{run_id}/artifacts/{name}": "is the GET without its body",

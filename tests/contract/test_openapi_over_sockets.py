@@ -140,6 +140,7 @@ def conform(
 
 RARELY_RIGHT = {
     "GET /statistics",
+    "GET /gateway/usage",
     "POST /threads",
     "POST /graphs",
     "POST /runs/cancel",

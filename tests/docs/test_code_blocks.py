@@ -120,7 +120,7 @@ async def test_what_a_shell_block_asks_for_is_there(
         elif command[0] == "python":
             saved = f"Save this as `{command[1]}`" in outside_blocks(block.page)
             assert saved or (ROOT / command[1]).is_file()
-    others = {*SHARED_VARIABLES, "CASEWORKER_URL", "PYTHONPATH", *OF_CLIENTS}
+    others = {*SHARED_VARIABLES, "CASEWORKER_URL", "CASEWORKER_KEY", "PYTHONPATH", *OF_CLIENTS}
     known = {variable_of(path) for path in KEYS.values()} | others
     assert [name for name in variables_in(block.text) if name not in known] == []
 

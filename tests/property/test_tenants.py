@@ -38,6 +38,7 @@ from tests.support.tenants import Tenants, open_tenants, stable_answer
 OF_NO_TENANT = {
     *(("get", path) for path in ("/tools", "/models", "/node-types", "/healthz", "/readyz")),
     *(("get", "/metrics"), ("post", "/graphs/validate")),
+    ("get", "/gateway/usage"),
     *(("post", each.removeprefix("POST ")) for each in RESERVATIONS),  # their key names the tenant
 }
 Opened = tuple[asyncio.Runner, Tenants, psycopg.Connection[Any]]

@@ -15,6 +15,7 @@ ROUTES = frozenset(
         "POST /runs/{run_id}/cancel",
         "POST /runs/{run_id}/finish",
         "POST /runs/{run_id}/heartbeat",
+        "GET /gateway/usage",
         "GET /runs/{run_id}/trace",
         "GET /runs/{run_id}/calls/{node_id}",
         "GET /runs/{run_id}/events",

@@ -48,6 +48,7 @@ OWN_OPERATIONS = {
     *("POST /runs", "GET /runs/{run_id}", "GET /runs/{run_id}/trace"),
     *("POST /runs/{run_id}/heartbeat", "POST /runs/{run_id}/finish"),
     *RESERVATIONS,
+    "GET /gateway/usage",  # 422: only standing keys have one
 }
 PUBLIC = {"GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json"}
 JSON = {"Accept": "application/json"}

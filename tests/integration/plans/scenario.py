@@ -437,6 +437,8 @@ class Scenario(Upkeep):
                 "/gateway/openai/v1/chat/completions", json=chat, headers=bearer
             )
             assert answer.status_code == 200, answer.text
+        usage = await self.worker.client.get("/gateway/usage", headers=bearer)
+        assert usage.status_code == 200, usage.text
         models = await self.worker.client.get("/gateway/openai/v1/models", headers=bearer)
         assert models.status_code == 200, models.text
         run = (await ask("GET", "/runs?agent=agent"))["runs"][0]

@@ -106,7 +106,7 @@ def open_external(parts: Parts) -> Opened:
 
 EXTERNAL: Final = Feature(
     name="external",
-    routes=http.router.routes,
+    routes=[*http.router.routes, *http.gateway_router.routes],
     errors=http.ERRORS,
     problems=[*http.PROBLEMS, PARENT_ENDED],
     tables=["external_attempts", "external_objects", "key_sessions"],

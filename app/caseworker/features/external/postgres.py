@@ -28,7 +28,13 @@ from caseworker.core.budget.accounts import AccountLimit
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import StopCause
 from caseworker.features.access.agent_keys import AgentTerms
-from caseworker.features.external.key_sessions import SessionRefusedError, SessionState, StandingKey
+from caseworker.features.external.key_sessions import (
+    UNNAMED,
+    KeyUsage,
+    SessionRefusedError,
+    SessionState,
+    StandingKey,
+)
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, read_row, transaction
 from caseworker.platform.postgres.locks import LOCK_ATTEMPTS, LOCK_KEY_SESSIONS
@@ -147,6 +153,29 @@ LEFT JOIN key_sessions s
     ON s.tenant_id = k.tenant_id AND s.account = k.account AND s.session = %(session)s
 LEFT JOIN runs r ON r.tenant_id = s.tenant_id AND r.run_id = s.run_id AND r.request IS NOT NULL
 """  # noqa: S608
+
+_FIND_BY_ID = f"{_FIND_SESSION} WHERE k.tenant_id = %(tenant)s"
+
+_USAGE = """
+SELECT clock_timestamp() AS at, coalesce(sum(used_cost_usd), 0) AS cost_usd,
+    coalesce(sum(used_tokens), 0) AS tokens, coalesce(sum(used_llm_calls), 0) AS llm_calls,
+    coalesce(sum(used_api_calls), 0) AS api_calls
+FROM accounts WHERE tenant_id = %(tenant)s AND account = %(account)s
+"""
+
+_HALTED = """
+SELECT r.run_id, r.stop FROM (
+    SELECT run_id FROM key_sessions
+    WHERE tenant_id = %(tenant)s AND account = %(key)s AND first_at >= %(since)s
+    UNION
+    SELECT run_id FROM key_sessions
+    WHERE tenant_id = %(tenant)s AND account = %(key)s AND session = ''
+) s JOIN runs r ON r.tenant_id = %(tenant)s AND r.run_id = s.run_id
+WHERE r.status = 'halted' AND r.finished_at >= %(since)s
+    AND r.stop ->> 'scope' IS DISTINCT FROM 'run'
+ORDER BY r.finished_at DESC LIMIT 1
+"""
+"""Return the session that a limit has halted last, of the unnamed one and those begun since."""
 
 _OWN_RUN = f"""
 SELECT k.*, r.run_id FROM ({_STANDING_KEY}) k
@@ -369,6 +398,29 @@ class PostgresStandingKeys:
         )
         models: Sequence[str] | None = usual if row is None else row["models"]
         return models
+
+    async def with_id(
+        self, tenant: str, key_id: str | None
+    ) -> tuple[StandingKey, SessionState] | None:
+        """Return a key that was authenticated, and the newest run of its unnamed session.
+
+        None means that it is not a standing key, or does not work any more.
+        """
+        names = {"tenant": tenant, "key_id": key_id, "session": UNNAMED}
+        row = await read_row(self._pool, _FIND_BY_ID, names)
+        return None if row is None else (_standing_key(row), _session_state(row))
+
+    async def usage(self, key: StandingKey, since: datetime | None) -> KeyUsage:
+        """Return the usage of a key, and the session that was halted last since a time."""
+        account, _ = key.accounts(UNNAMED)
+        async with transaction(self._pool) as connection:
+            names = {"tenant": key.tenant, "account": account}
+            used = (await connection.exec_driver_sql(_USAGE, names)).mappings().one()
+            period = {"tenant": key.tenant, "key": key.account, "since": since or used["at"]}
+            halted = (await connection.exec_driver_sql(_HALTED, period)).one_or_none()
+        if halted is None:
+            return KeyUsage(**used)
+        return KeyUsage(**used, run_id=halted.run_id, stop=StopCause.from_dict(halted.stop))
 
     async def limits(self, tenant: str, accounts: Sequence[str]) -> Sequence[AccountLimit]:
         """Return the limits of the accounts with these names, in their order."""

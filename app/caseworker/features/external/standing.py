@@ -171,9 +171,9 @@ class StandingKeys:
         except ExecutesNothingError:
             response = await self.owners.create(request, await content_of(request))
             raise AnsweredError(response) from None
-        return session_of_draft(run_request, context), await self._refusal(key, session, state)
+        return session_of_draft(run_request, context), await self.refusal(key, session, state)
 
-    async def _refusal(
+    async def refusal(
         self, key: StandingKey, session: str, state: SessionState
     ) -> Exception | None:
         """Return why a session may not open a run now; None if it may."""
