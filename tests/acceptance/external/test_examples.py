@@ -107,8 +107,8 @@ def test_a_page_shows_the_whole_change_of_its_agent(name: str) -> None:
     assert [line for line in lines if line[0] == "-" and line[1:] in agent] == []
 
 
-OTHER_CLIENTS = {"adk", "aider", "codex", "crewai", "dspy", "llamaindex", "smolagents"}
-"""Pages of clients that tests/acceptance/unmodified_clients runs."""
+OTHER_CLIENTS = {"adk", "aider", "ci", "codex", "crewai", "dspy", "llamaindex", "smolagents"}
+"""Pages of clients that tests/acceptance/unmodified_clients runs, and of CI (test_ci_recipe)."""
 
 
 def test_every_agent_has_a_page_and_all_cases() -> None:
