@@ -42,6 +42,16 @@ UNMEASURED: Final = {
     "POST /webhooks/deliveries/{delivery_id}/redeliver": "sends a request to another server",
     "DELETE /agents/{name}/versions/{version}": "changes rows like DELETE /agents/{name}",
     "DELETE /graphs/{name}/versions/{version}": "changes rows like DELETE /graphs/{name}",
+    **dict.fromkeys(
+        (
+            "POST /gateway/openai/v1/chat/completions/reserve",
+            "POST /gateway/openai/v1/responses/reserve",
+            "POST /gateway/openai/v1/embeddings/reserve",
+            "POST /gateway/anthropic/v1/messages/reserve",
+        ),
+        "reads the rows that a call of the gateway reads",
+    ),
+    "GET /gateway/usage": "needs a standing key",
     "GET /healthz": "reads no table that grows",
     "GET /metrics": "has its own port with several processes",
     "HEAD /runs/{run_id}/artifacts/{name}": "is the GET without its body",

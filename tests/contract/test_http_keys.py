@@ -12,6 +12,7 @@ from caseworker.features.access.authentication import Authentication, Identity
 from caseworker.platform.caller import OPERATOR, Caller, KeyScope, with_implied
 from tests.support.api import Api, all_ready, client_of, openapi_document
 from tests.support.limits import api_limits
+from tests.support.openapi import RESERVATIONS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 BOOTSTRAP = "operator-" + "7" * 32
 AS_OPERATOR = {"Authorization": f"Bearer {BOOTSTRAP}"}
 OPEN = {"/healthz", "/readyz"}
-OWN_KEY = {"/metrics"}
+OWN_KEY = {"/metrics", *(each.removeprefix("POST ") for each in RESERVATIONS)}
 """Routes that no key of a tenant can use."""
 CLOSED_BUT_NOT_DESCRIBED = (("POST", "/mcp"), ("GET", "/mcp"))
 

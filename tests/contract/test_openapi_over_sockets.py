@@ -13,7 +13,7 @@ import pytest_asyncio
 import requests
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.support.openapi import ROUTES, WITHOUT_INPUT, documented_operations
+from tests.support.openapi import RESERVATIONS, ROUTES, WITHOUT_INPUT, documented_operations
 from tests.support.service import ServiceProcess
 
 OPERATOR = "operator-" + "7" * 32
@@ -26,7 +26,7 @@ ALLOWED: Mapping[str | None, tuple[str, ...]] = {
     None: CALLERS,
 }
 """Callers that have each scope; None means that no scope is needed."""
-OWN_CREDENTIAL = {"GET /metrics"}
+OWN_CREDENTIAL = {"GET /metrics", *RESERVATIONS}
 """Operations that use a credential other than a key."""
 
 
@@ -140,6 +140,7 @@ def conform(
 
 RARELY_RIGHT = {
     "GET /statistics",
+    "GET /gateway/usage",
     "POST /threads",
     "POST /graphs",
     "POST /runs/cancel",
@@ -147,7 +148,7 @@ RARELY_RIGHT = {
     "POST /erasures",
     "POST /webhooks/test",
     "PUT /mcp-credentials/{server}",
-    "GET /metrics",
+    *OWN_CREDENTIAL,
 }
 """Operations whose generated requests are rarely valid, or that use another credential."""
 

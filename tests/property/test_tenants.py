@@ -21,6 +21,7 @@ from caseworker.features.webhooks import postgres as webhooks
 from caseworker.platform.postgres.engines import Pool, transaction
 from tests.support.api import openapi_document
 from tests.support.database import TestServer
+from tests.support.openapi import RESERVATIONS
 from tests.support.tenant_requests import (
     DELIVERY,
     GRAPH,
@@ -37,6 +38,8 @@ from tests.support.tenants import Tenants, open_tenants, stable_answer
 OF_NO_TENANT = {
     *(("get", path) for path in ("/tools", "/models", "/node-types", "/healthz", "/readyz")),
     *(("get", "/metrics"), ("post", "/graphs/validate")),
+    ("get", "/gateway/usage"),
+    *(("post", each.removeprefix("POST ")) for each in RESERVATIONS),  # their key names the tenant
 }
 Opened = tuple[asyncio.Runner, Tenants, psycopg.Connection[Any]]
 Told = Sequence[tuple[bool, Request]]

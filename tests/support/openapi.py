@@ -15,6 +15,7 @@ ROUTES = frozenset(
         "POST /runs/{run_id}/cancel",
         "POST /runs/{run_id}/finish",
         "POST /runs/{run_id}/heartbeat",
+        "GET /gateway/usage",
         "GET /runs/{run_id}/trace",
         "GET /runs/{run_id}/calls/{node_id}",
         "GET /runs/{run_id}/events",
@@ -92,6 +93,15 @@ ROUTES = frozenset(
 
 Making the document takes a second, which the collection of tests should not cost.
 """
+RESERVATIONS = frozenset(
+    f"POST /gateway/{each}/reserve"
+    for each in (
+        *("openai/v1/chat/completions", "openai/v1/responses", "openai/v1/embeddings"),
+        "anthropic/v1/messages",
+    )
+)
+"""Operations of the gateway: they take its keys, and their errors have the form of its APIs."""
+ROUTES |= RESERVATIONS
 WITHOUT_INPUT = frozenset(
     f"GET /{each}"
     for each in (

@@ -1,16 +1,13 @@
 """Command that runs a program as an external run."""
 
-import os
 import shlex
 import shutil
 import signal
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 from urllib.parse import quote
 
@@ -26,6 +23,8 @@ from caseworker_client import (
 )
 
 from caseworker.cli.budget_options import with_budget
+from caseworker.cli.command_process import run_command
+from caseworker.cli.exec_with_key import directed_to, execute_with_key, standing_client
 from caseworker.cli.model_options import MODEL_NAMES, models_of
 from caseworker.cli.output import fail
 from caseworker.cli.runs import ChosenId
@@ -34,9 +33,6 @@ from caseworker.cli.streams import note
 
 cli = typer.Typer()
 
-HEARTBEAT_SECONDS: Final = 5.0
-GRACE_SECONDS: Final = 10.0
-"""Seconds between SIGTERM and SIGKILL, if the service has stopped the run."""
 FINISH_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.5
 """Seconds between two requests to a service that is away."""
@@ -46,16 +42,6 @@ AWAY: Final = 75
 """Exit code (``EX_TEMPFAIL``) after a command failed because the service was away."""
 _SINGLE_ATTEMPT: Final = RetryPolicy(attempts=1)
 _STOPPED: Final = ("halted", "cancelled")
-_TYPED: Final = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that a terminal sends to the command as well."""
-_FORWARDED: Final = (*_TYPED, signal.SIGTERM, signal.SIGHUP)
-_OPENAI: Final = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
-_ANTHROPIC: Final = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE", "ANTHROPIC_API_URL")
-"""Base URLs. LangChain and LiteLLM prefer the older names, if they are set."""
-_KEYS: Final = (
-    *("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-    *("CASEWORKER_API_KEY", "CASEWORKER_RUN_KEY"),
-)
 
 
 @cli.command("exec", context_settings={"allow_interspersed_args": False})
@@ -97,14 +83,31 @@ def exec_program_command(
     no_replay: Annotated[
         bool, typer.Option("--no-replay", help="Replay no recorded reply to later attempts.")
     ] = False,
+    key: Annotated[
+        bool,
+        typer.Option(
+            "--key",
+            help="Call models with the standing key in CASEWORKER_KEY, and open no run. Prints "
+            "the amount that the key has spent meanwhile.",
+        ),
+    ] = False,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="Like --key, with the standing key in a file.", dir_okay=False),
+    ] = None,
 ) -> None:
     """Run a program whose model calls go through the service.
 
-    The program is an external run.
+    The program is an external run, unless it uses a standing key.
 
     Exits with the command's code (128 + N after signal N), 3 if the run was halted, 4 if cancelled,
-    and 75 if the command failed while the service was away. Its run is then open.
+    and 75 if the command failed while the service was away. Its run is then open. With a standing
+    key, 3 means that a limit has halted a session of the key.
     """
+    if key or key_file is not None:
+        _require_no_options_of_runs(context)
+        with standing_client(url, key_file, command) as client:
+            execute_with_key(client, command)
     if shutil.which(command[0]) is None:
         note(f"{command[0]}: command not found")
         raise typer.Exit(127)
@@ -122,6 +125,15 @@ def exec_program_command(
     with connected(url) as client:
         job = _Job(context, client, command, finish_seconds, restarts)
         job.execute({"kind": "external", **body})
+
+
+def _require_no_options_of_runs(context: typer.Context) -> None:
+    """Refuse options that belong to a run, because a standing key has its own limits."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if is_given and option.name not in ("command", "url", "key", "key_file"):
+            fail(f"{option.opts[0]}: a standing key has its own; only a run has this option")
 
 
 class _Keeper:
@@ -203,7 +215,7 @@ class _Job:
             _say(run, f"attempt {run.attempt} ({page})")
             with CaseworkerClient(url, api_key=run.access.key, retry=_SINGLE_ATTEMPT) as client:
                 keeper = _Keeper(client, run.run_id)
-                code, is_interrupted = _run_command(
+                code, is_interrupted = run_command(
                     self.command, _variables(run, run.access, url), keeper
                 )
                 if code:
@@ -303,106 +315,10 @@ def _variables(run: Run, access: Access, url: str) -> dict[str, str]:
     """Return the environment variables that direct the clients of a command to a run."""
     mcp_url = access.as_json().get("mcp_url")
     return {
-        **dict.fromkeys(_OPENAI, access.openai_base_url),
-        **dict.fromkeys(_ANTHROPIC, access.anthropic_base_url),
-        **dict.fromkeys(_KEYS, access.key),
-        "CASEWORKER_URL": url,
+        **directed_to(access.openai_base_url, access.anthropic_base_url, access.key, url),
+        "CASEWORKER_RUN_KEY": access.key,
         "CASEWORKER_RUN_ID": run.run_id,
     } | ({"CASEWORKER_MCP_URL": mcp_url} if mcp_url else {})
-
-
-def _run_command(
-    command: list[str], variables: Mapping[str, str], keeper: _Keeper
-) -> tuple[int, bool]:
-    """Run a command until it exits; return its code, and whether a signal was to end it.
-
-    The command stays in this process group, so the terminal treats both as one job.
-    """
-    import psutil
-
-    with _signal_numbers() as numbers:
-        try:
-            process = subprocess.Popen(command, env={**os.environ, **variables})  # noqa: S603
-        except OSError as error:
-            fail(f"{command[0]}: {error.strerror}")
-        running, exited, is_interrupted = psutil.Process(process.pid), threading.Event(), False
-        watched = _end_with_this_process(running)
-        thread = threading.Thread(target=_keep, args=(keeper, running, exited))
-        thread.start()
-        while (code := process.poll()) is None:
-            for number in os.read(numbers, 64):
-                is_interrupted |= number in _FORWARDED
-                if number in _TYPED and _is_foreground():
-                    continue
-                if number in _FORWARDED:
-                    process.send_signal(number)
-        os.close(watched)
-        exited.set()
-        thread.join()
-    return 128 - code if code < 0 else code, is_interrupted
-
-
-@contextmanager
-def _signal_numbers() -> Iterator[int]:
-    """Return a file descriptor on which the numbers of signals arrive, a byte for each.
-
-    They are SIGCHLD and the signals to forward, unless they are ignored. A handler in Python would
-    wait for the end of a blocking call that begins just after its signal; a read returns.
-    """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing)
-    before = {
-        number: signal.signal(number, lambda *_: None)
-        for number in (*_FORWARDED, signal.SIGCHLD)
-        if number == signal.SIGCHLD or signal.getsignal(number) != signal.SIG_IGN
-    }
-    try:
-        yield reading
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(-1)
-        os.close(reading)
-        os.close(writing)
-
-
-def _end_with_this_process(command: Any) -> int:
-    """Fork a process that ends the command and its descendants when this process ends.
-
-    This process may be killed, and could then not end them itself. Returns a file descriptor;
-    closing it ends the forked process. It has its own session, so that a signal to the process
-    group of the command does not reach it. Only a process with one thread may call this.
-    """
-    reading, writing = os.pipe()
-    forked = os.fork()
-    if forked:
-        os.close(reading)
-        os.waitpid(forked, 0)
-        return writing
-    try:
-        if os.fork():  # the second process is not a child of this one, which reaps only the command
-            os._exit(0)
-        os.setsid()
-        os.dup2(reading, 0)
-        for descriptor in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        os.read(0, 1)
-        _kill(command, threading.Event())
-    finally:
-        os._exit(0)
-
-
-def _keep(keeper: _Keeper, command: Any, exited: threading.Event) -> None:
-    """Send heartbeats until the command exits; end it after a stop or in a superseded attempt."""
-    keeper.beat()
-    while not keeper.has_ended:
-        if exited.wait(HEARTBEAT_SECONDS):
-            return
-        keeper.beat()
-    if not exited.is_set():
-        _kill(command, exited)
 
 
 def _is_away(error: CaseworkerError) -> bool:
@@ -426,31 +342,6 @@ def _patiently(send: Callable[[], Run], seconds: float) -> Run:
             if not _is_away(error) or time.monotonic() >= until:
                 raise
         time.sleep(PAUSE_SECONDS)
-
-
-def _kill(top: Any, exited: threading.Event) -> None:
-    """Terminate a process and its descendants; kill those that remain after a grace period.
-
-    ``top`` is a ``psutil.Process``.
-    """
-    import psutil
-
-    with suppress(psutil.Error):
-        processes = [top, *top.children(recursive=True)]
-        for send in (psutil.Process.terminate, psutil.Process.kill):
-            for each in processes:
-                with suppress(psutil.Error):
-                    send(each)
-            exited.wait(GRACE_SECONDS)
-
-
-def _is_foreground() -> bool:
-    """Return whether a terminal sends its signals to this process group."""
-    try:
-        with open(os.ctermid()) as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:
-        return False
 
 
 def _say(run: Run, text: str) -> None:

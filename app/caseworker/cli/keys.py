@@ -12,7 +12,7 @@ import typer
 
 from caseworker.cli.model_options import MODEL_NAMES, models_of
 from caseworker.cli.output import AsJson, fail, show, show_json, show_table, startup_errors
-from caseworker.cli.service import Url
+from caseworker.cli.service import BASE_PATHS, Url
 from caseworker.cli.streams import note
 from caseworker.core.budget.budget import MAX_LIMIT
 from caseworker.features.access.agent_keys import AgentTerms
@@ -246,7 +246,7 @@ def _show_variables(issued: IssuedKey, url: str | None) -> None:
         f"Standing key {issued.key.key_id} of tenant {issued.key.tenant}. It is shown only once. "
         "Set these variables for an agent:"
     )
-    for vendor, path in (("OPENAI", "/gateway/openai/v1"), ("ANTHROPIC", "/gateway/anthropic")):
+    for vendor, path in BASE_PATHS.items():
         show(f"export {vendor}_BASE_URL={shlex.quote(base + path)} {vendor}_API_KEY={key}")
 
 

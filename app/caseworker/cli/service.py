@@ -9,7 +9,7 @@ import typer
 
 from caseworker.cli.output import AsJson, fail, show, show_json, show_page, startup_errors
 from caseworker.main.errors import StartupError
-from caseworker.main.service_address import ServiceAddress, service_address
+from caseworker.main.service_address import API_KEY, ServiceAddress, service_address
 
 if TYPE_CHECKING:  # the import takes longer than printing the help of a command
     from caseworker_client import CaseworkerClient as CaseworkerClient
@@ -29,6 +29,9 @@ Url = Annotated[
         "CASEWORKER_API_KEY sets the API key.",
     ),
 ]
+
+BASE_PATHS: Final = {"OPENAI": "/gateway/openai/v1", "ANTHROPIC": "/gateway/anthropic"}
+"""Paths of the gateway's base URLs, by the first part of the variables of clients."""
 
 NOT_COMPLETED: Final = 1
 """Exit code if a run failed or has not ended, or if a graph is invalid."""
@@ -50,8 +53,10 @@ _COMPLETION_SECONDS: Final = 2.0
 
 
 @contextmanager
-def connected(url: str | None) -> Iterator[CaseworkerClient]:
+def connected(url: str | None, key_variable: str = API_KEY) -> Iterator[CaseworkerClient]:
     """Connect a client to the service; ``url`` defaults to the configured one.
+
+    ``key_variable`` is the environment variable with the key.
 
     If the service or the connection fails, the error is printed and the command exits.
     """
@@ -59,7 +64,7 @@ def connected(url: str | None) -> Iterator[CaseworkerClient]:
     from caseworker_client import ApiError, CaseworkerClient, CaseworkerError
 
     with startup_errors():
-        address = service_address(url)
+        address = service_address(url, key_variable)
     try:
         if not address.url.startswith(("http://", "https://")):
             raise httpx.InvalidURL("it must start with http:// or https://")

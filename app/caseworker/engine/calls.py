@@ -39,7 +39,7 @@ from typing import Any
 
 from caseworker.core.budget.accounts import Hold, HoldAnswer
 from caseworker.core.budget.budget import Dimension
-from caseworker.core.budget.ledger import FreeAmounts, Reservation, Scope
+from caseworker.core.budget.ledger import Reservation, Scope
 from caseworker.core.budget.retry import GiveUp
 from caseworker.core.budget.usage import NOTHING, Charge, checked, sum_of
 from caseworker.core.trace.execution_graph import ExecutionGraph
@@ -69,6 +69,7 @@ from caseworker.engine.call import (
     call_failed,
     recorded_result,
 )
+from caseworker.engine.call_maximum import CallMaximum, exceeded
 from caseworker.engine.cancellation import CancellationToken, is_being_cancelled
 from caseworker.engine.events import (
     CALL_CANCELLED,
@@ -95,7 +96,6 @@ TOO_LARGE = "too_large"
 """Error class of a call whose result exceeds a size limit."""
 
 _NO_SPAN = nullcontext()
-_NOTHING_FREE = {Dimension.TOKENS: 0, Dimension.COST_USD: 0}
 
 
 class Calls:
@@ -301,9 +301,8 @@ class _CallInProgress:
         self._retries: AttemptLog | None = None
         """Records the attempts; None until the first one has failed."""
         self._charge_per_call: Charge = NOTHING if is_paid else call.per_call
-        self._counted: Charge = NOTHING
-        """Charge for the current attempt in addition to its usage."""
-        self._estimate = FREE
+        accounts = calls.accounts
+        self._maximum = CallMaximum(call, None if accounts is None else accounts.free_amounts)
         self._spent = SpentSum()
         self._overrun: dict[str, float] = {}
         self._waits_since_ms: int | None = None
@@ -320,7 +319,8 @@ class _CallInProgress:
         reserved.
         """
         call, calls = self._call, self._calls
-        self._counted = checked(sum_of((self._charge_per_call, call.per_attempt)))
+        counted = checked(sum_of((self._charge_per_call, call.per_attempt)))
+        self._maximum.counted = counted
         if calls.accounts is not None:
             await self._queue_for(calls.accounts)
         slot = self._slot = call.rate_slot()
@@ -394,7 +394,7 @@ class _CallInProgress:
             spent = self._call.lost()
         used: Charge = NOTHING  # an attempt that does not start costs nothing
         if started:
-            used = spent.charge(self._counted)
+            used = spent.charge(self._maximum.counted)
             self._spent.add(spent, used)
             self._note_overrun(spent)
         reservation.settle(used)
@@ -405,7 +405,7 @@ class _CallInProgress:
 
     def _note_overrun(self, spent: Spent) -> None:
         """Mark the call if an attempt used more than was reserved for it."""
-        reserved = self._estimate
+        reserved = self._maximum.estimate
         if not self._call.external or reserved == FREE:
             return
         tokens, usd = spent.tokens - reserved.tokens, Decimal(0)
@@ -424,8 +424,9 @@ class _CallInProgress:
         Only calls that cost something, or count as API calls, need capacity. A call that found them
         full keeps its position.
         """
-        is_counted = Dimension.API_CALLS in self._counted
-        if self._position is None and (is_counted or self._call.estimate(_NOTHING_FREE) != FREE):
+        maximum = self._maximum
+        is_counted = Dimension.API_CALLS in maximum.counted
+        if self._position is None and (is_counted or maximum.minimum != FREE):
             self._position = accounts.queue_position()
             async with self._calls.activity.waits(self._call.key):
                 await self._position.enter()
@@ -437,8 +438,7 @@ class _CallInProgress:
             self._position = None
 
     def _hold(self) -> Hold:
-        charge = self._estimate.charge(self._counted)
-        return Hold.of_charge(self.node, self.attempts + 1, charge)
+        return Hold.of_charge(self.node, self.attempts + 1, self._maximum.charge)
 
     async def _reserved_with(self, slot: RateSlot) -> Reservation:
         """Reserve the cost of an attempt and acquire its rate slot.
@@ -450,7 +450,7 @@ class _CallInProgress:
             while True:
                 reservation, has_slot = await self._reserved(), False
                 try:
-                    has_slot = await slot.take(self._estimate.tokens)
+                    has_slot = await slot.take(self._maximum.estimate.tokens)
                 finally:
                     if not has_slot:
                         reservation.settle()
@@ -463,15 +463,15 @@ class _CallInProgress:
 
     async def _reserved(self) -> Reservation:
         """Reserve the maximum cost of an attempt; wait for other reservations if needed."""
-        if (reservation := self._scope.reserve_now(self._maximum_charge)) is not None:
+        maximum = self._maximum
+        if (reservation := self._scope.reserve_now(maximum.hard_charge)) is not None:
             return reservation
-        minimum = self._estimated_charge(_NOTHING_FREE)
-        preferred = None if self._estimate == FREE else self._estimated_charge
+        minimum = maximum.least_charge()
         try:
             return await reserved(
                 self._scope,
                 minimum,
-                preferred,
+                maximum.preferred,
                 tracked=False,
                 waits=self._waits,
                 at=partial(self._calls.activity.waits, self._call.key),
@@ -482,25 +482,6 @@ class _CallInProgress:
                 self._waits_since_ms = None
                 self._graph.annotate(self.node, {WAITED_MS: self._waited_ms})
 
-    def _maximum_charge(self, free: FreeAmounts) -> Charge | None:
-        accounts = self._calls.accounts
-        if accounts is not None:
-            free = _free_in_both(accounts, free)
-        estimate = self._call.maximum(free)
-        if estimate is None or (accounts is not None and _exceeds(estimate, free)):
-            return None
-        self._estimate = estimate
-        return estimate.charge(self._counted)
-
-    def _estimated_charge(self, free: FreeAmounts) -> Charge:
-        accounts = self._calls.accounts
-        if accounts is not None:
-            free = _free_in_both(accounts, free)
-        self._estimate = self._call.estimate(free)
-        if accounts is not None and _exceeds(self._estimate, free):
-            self._estimate = self._call.estimate(_NOTHING_FREE)
-        return self._estimate.charge(self._counted)
-
     def _waits(self) -> None:
         """Record the start of a wait for budget, store the trace, and yield the rate slot."""
         self._waits_since_ms = self._graph.now_ms()
@@ -509,7 +490,7 @@ class _CallInProgress:
             self._slot.step_aside()
 
     async def wait_for_accounts(self, answer: HoldAnswer) -> None:
-        """Wait until the accounts may have capacity for at least the minimum cost of an attempt.
+        """Wait until the accounts may have capacity for at minimum the minimum cost of an attempt.
 
         ``answer`` is their refusal. Return at once if they have capacity now: the next attempt then
         requests less.
@@ -520,10 +501,9 @@ class _CallInProgress:
         position = self._position
         if position is None:
             return
-        minimum = self._call.estimate(_NOTHING_FREE).charge(self._counted)
-        for limit in answer.limits:
-            if not limit.allows(minimum, include_reserved=False):
-                raise limit.exceeded_by(minimum)
+        minimum = self._maximum.minimum.charge(self._maximum.counted)
+        if (refused := exceeded(answer.limits, minimum)) is not None:
+            raise refused
         if all(limit.allows(minimum, include_reserved=True) for limit in answer.limits):
             return
         since_ms = self._graph.now_ms()
@@ -622,10 +602,10 @@ class _CallInProgress:
 
     def _note_in_flight(self) -> None:
         """Journal the call as in flight, with its maximum cost should its worker be lost."""
-        total, lost = replace(self._spent), self._estimate
+        total, lost = replace(self._spent), self._maximum.estimate
         if lost != FREE:
             lost = replace(lost, estimated=True)
-        total.add(lost, lost.charge(self._counted))
+        total.add(lost, lost.charge(self._maximum.counted))
         self._note(None, total.charge, total.if_lost())
 
     def _note(self, outcome: CallOutcome | None, charge: Charge, value: Any) -> None:
@@ -659,22 +639,6 @@ class _CallInProgress:
         if events is not None:
             about = {"kind": call.kind, "name": call.name, "model": call.model, **data}
             events.emit(Event(type=kind, step_id=self._step_id, node_id=self.node, data=about))
-
-
-def _free_in_both(accounts: RunAccounts, free: FreeAmounts) -> FreeAmounts:
-    """Return the amounts that are free in the scopes and in the accounts above the run."""
-    in_accounts = accounts.free_amounts()
-    return {**in_accounts, **{each: min(in_accounts.get(each, n), n) for each, n in free.items()}}
-
-
-def _exceeds(estimate: Spent, free: FreeAmounts) -> bool:
-    """Return whether an estimate exceeds the free amounts, even by a rounding error."""
-    charge = estimate.charge()
-    return any(
-        charge.get(dimension, 0) > free[dimension]
-        for dimension in _NOTHING_FREE
-        if dimension in free
-    )
 
 
 def _failure_in(error: BaseException, call: Call, limit: asyncio.Timeout) -> AttemptError | None:

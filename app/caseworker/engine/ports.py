@@ -139,6 +139,11 @@ class AccountQueuePosition(Protocol):
 class RunAccounts(Protocol):
     """The accounts above a run, in which each of its model calls reserves its maximum."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the accounts."""
+        ...
+
     def free_amounts(self) -> FreeAmounts:
         """Return about how much is free in the accounts; a dimension without a limit is absent."""
         ...

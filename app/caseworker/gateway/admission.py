@@ -173,6 +173,8 @@ def _naming(session: GatewaySession) -> Iterator[None]:
     try:
         yield
     except RefusedBodyError as refused:
+        if session.is_draft:
+            raise
         message = f"{refused} (run {session.key.run_id})"
         raise RefusedBodyError(refused.code, message, refused.field) from None
 

@@ -2,17 +2,18 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from fastapi import Request, Response
+from starlette.routing import Route, request_response
 from starlette.types import ASGIApp, Message
 
 from caseworker.features.external.clients import Clients
-from caseworker.features.external.owners import Owners
+from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.standing import StandingKeys
 from caseworker.features.feature import Feature, Opened, Parts
@@ -21,6 +22,7 @@ from caseworker.gateway.dialects.dialect import Dialect
 from caseworker.gateway.dialects.mcp import MCP
 from caseworker.gateway.dialects.offered import DIALECTS
 from caseworker.gateway.refusals import RELEASED
+from caseworker.gateway.reservation import ReservationView, VendorError
 from caseworker.gateway.serve import (
     Gateway,
     in_shape,
@@ -29,12 +31,71 @@ from caseworker.gateway.serve import (
     refused,
     shaped,
 )
-from caseworker.platform.http.request import ApiRequest, LabelledRoute
+from caseworker.platform.http.openapi import EVERY_BODY, Responses, answers
+from caseworker.platform.http.problems import (
+    CREDENTIAL_REFUSED,
+    MEDIA_TYPE,
+    ROUTE_NOT_FOUND,
+    UNAVAILABLE,
+)
+from caseworker.platform.http.request import ApiRequest, LabelledRoute, ReadableRoute
 from caseworker.settings.loader import load_settings, settings_file
 from caseworker.settings.schema import Settings
 
 _V1: Final = "/v1"
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+
+
+class ReserveRoute(ReadableRoute):
+    """The documented route that returns the reservation of a call with an API."""
+
+    def __init__(self, path: str, dialect: Dialect) -> None:
+        """``dialect`` is the API; its routes refuse requests in its own form."""
+        super().__init__(
+            path,
+            _reached,
+            methods=["POST"],
+            tags=["gateway"],
+            operation_id=f"reserve_{dialect.fields.dialect}",
+            description=_RESERVES.format(call=path.removesuffix("/reserve")),
+            response_model=ReservationView,
+            responses=_REFUSALS,
+            openapi_extra=_SECURED_BODY,
+        )
+        answer = cast(
+            "Callable[[Request], Awaitable[Response]]", in_shape(Gateway.reserve, dialect)
+        )
+        self.app = request_response(answer)
+
+
+def _in_both_forms(responses: Responses) -> Responses:
+    """Return error responses with the form of the client's API next to that of the service."""
+    for status, response in responses.items():
+        problem = response["content"][MEDIA_TYPE]
+        responses[status] = {
+            **response,
+            "model": VendorError,
+            "content": {MEDIA_TYPE: problem},
+        }
+    return responses
+
+
+_REFUSALS: Final = _in_both_forms(
+    answers(CREDENTIAL_REFUSED, ROUTE_NOT_FOUND, UNAVAILABLE, NOT_OWNED, *EVERY_BODY)
+)
+_SECURED_BODY: Final = {
+    "security": [{"bearer": []}],
+    "requestBody": {
+        "required": True,
+        "description": "The body of the call.",
+        "content": {"application/json": {"schema": {"type": "object"}}},
+    },
+}
+_RESERVES: Final = (
+    "Return what `POST {call}` with this body would reserve.\n\nNo call is made, no run is opened "
+    "and nothing is stored. It takes the key of a run or a standing key. A body that the call may "
+    "not have gets the error of the call, in the form of its API."
+)
 
 
 async def _reached(_: Request) -> Response:
@@ -77,10 +138,15 @@ async def _forward_to_next_owner(gateway: Gateway, request: ApiRequest) -> bytes
     return b"".join(parts)
 
 
-def _routes() -> Iterator[LabelledRoute]:
+def _routes() -> Iterator[Route]:
     """Yield the routes of all dialects; those that refuse other paths come last."""
     for dialect in DIALECTS:
         base = f"/gateway{dialect.base}"
+        path = f"{base}{dialect.path_to('{model:path}')}/reserve"
+        documented, *undocumented = _forms(path)
+        yield ReserveRoute(documented, dialect)
+        for each in undocumented:
+            yield LabelledRoute(each, in_shape(Gateway.reserve, dialect), methods=["POST"])
         for path, method, answer in (
             (dialect.path_to("{model:path}"), "POST", Gateway.serve),
             (dialect.count_path, "POST", Gateway.count_tokens),

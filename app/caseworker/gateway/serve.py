@@ -49,6 +49,7 @@ from caseworker.gateway.refusals import (
     provider_failed,
     refusal_of,
 )
+from caseworker.gateway.reservation import reservation
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.models.relay import Head
 from caseworker.models.relayed_call import SUPERSEDED as NOT_NEWEST
@@ -134,6 +135,23 @@ class Gateway:
             parts = cast("AsyncIterator[bytes]", response.body_iterator)
             return response.status_code, response.headers, parts
         return response.status_code, response.headers, bytes(response.body)
+
+    async def reserve(self, request: ApiRequest, dialect: Dialect) -> Response:
+        """Answer with the reservation that a call would make; nothing is stored."""
+        client = await self.clients.identify(request, drafts=True)
+        session, client_request = client.session, await _client_request(request, dialect)
+        call_request = await self.admission.request(session, client_request)
+        limits = await self.clients.standing_keys.limits(session)
+        try:
+            preview = await session.preview(call_request, limits)
+        except Stop as stop:
+            raise RefusedError(_refusal(session, stop)) from None
+        refusal = None
+        if (error := client.refusal or preview.refusal) is not None:
+            refusal = _refusal(session, error) if isinstance(error, Stop) else _refusal_in(error)
+        run_id = None if session.is_draft else session.key.run_id
+        view = reservation(run_id, call_request, preview, refusal, session.scope, limits)
+        return JSONResponse(view.model_dump(mode="json"))
 
     async def count_tokens(self, request: ApiRequest, dialect: Dialect) -> Response:
         """Let the provider count the tokens of a body; this counts as an API call of the run.

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from os.path import isfile
 from pathlib import Path
 from typing import Final
@@ -14,8 +15,10 @@ from caseworker.main.project import PROJECT_FILE, variables_of_project
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 """The URL of a service whose address is not configured."""
-_URL, _KEY, _CONFIG = "CASEWORKER_URL", "CASEWORKER_API_KEY", "CASEWORKER_CONFIG"
-_MAY_CONFIGURE: Final = re.compile(r"\bCASEWORKER_(?!API_KEY$)|SERVER|_(HOST|PORT)\b|\bserver\b")
+API_KEY, STANDING_KEY = "CASEWORKER_API_KEY", "CASEWORKER_KEY"
+"""Environment variables with an API key, and with a standing key."""
+_URL, _CONFIG = "CASEWORKER_URL", "CASEWORKER_CONFIG"
+_MAY_CONFIGURE: Final = re.compile(r"\bCASEWORKER_(?!(API_)?KEY$)|SERVER|_(HOST|PORT)\b|\bserver\b")
 """Parts of names and lines that may set the address, misspelled ones included."""
 _FILES: Final = ("config.yaml", PROJECT_FILE, ".env")
 _ADDRESS: Final = (("server", "host"), ("server", "port"))
@@ -36,22 +39,23 @@ class ServiceAddress:
     """The source of a key that is not sent, because the URL has another source; None for none."""
 
 
-def service_address(url: str | None = None) -> ServiceAddress:
+def service_address(url: str | None = None, key_variable: str = API_KEY) -> ServiceAddress:
     """Return the address at ``url``, or that of the configured service on this machine.
 
     ``url`` and the environment are one source, and the files of the working directory the other.
     The settings are loaded only if something may configure the address, because this takes longer
-    than a call of the service.
+    than a call of the service. ``key_variable`` is the environment variable with the key.
 
     Raises:
         StartupError: the configuration is invalid, or ``server.port`` is 0.
     """
     project, shell = variables_of_project(Path.cwd()), os.environ
+    at = partial(_address, key_variable)
     variables = {**project, **shell}
     if address := url or variables.get(_URL):
-        return _address(address, shell, project, of_shell=url is not None or _URL in shell)
+        return at(address, shell, project, of_shell=url is not None or _URL in shell)
     if not _may_be_configured():
-        return _address(DEFAULT_URL, variables)
+        return at(DEFAULT_URL, variables)
     from caseworker.main.configuration import settings_of, url_of, warn_of_near_misses
 
     loaded = settings_of(variables, Path.cwd())
@@ -62,10 +66,10 @@ def service_address(url: str | None = None) -> ServiceAddress:
     address = url_of(server.host, server.port)
     origins = [loaded.origins[part] for part in _ADDRESS if part in loaded.origins]
     if not origins:
-        return _address(address, variables)
+        return at(address, variables)
     of_file = Path(shell.get(_CONFIG, "")).is_absolute()
     of_shell = all(each in shell or (":" in each and of_file) for each in origins)
-    return _address(address, shell, project, of_shell=of_shell)
+    return at(address, shell, project, of_shell=of_shell)
 
 
 def _may_be_configured() -> bool:
@@ -78,6 +82,7 @@ def _may_be_configured() -> bool:
 
 
 def _address(
+    key_variable: str,
     url: str,
     shell: Mapping[str, str],
     project: Mapping[str, str] | None = None,
@@ -86,5 +91,5 @@ def _address(
 ) -> ServiceAddress:
     project = project or {}
     variables, other = (shell, project) if of_shell else (project, shell)
-    key, source = variables.get(_KEY, "").strip(), ".env" if of_shell else "the environment"
-    return ServiceAddress(url, key, source if other.get(_KEY) and not key else None)
+    key, source = variables.get(key_variable, "").strip(), ".env" if of_shell else "the environment"
+    return ServiceAddress(url, key, source if other.get(key_variable) and not key else None)

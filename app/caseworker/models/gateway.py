@@ -265,10 +265,7 @@ class ModelGateway:
                 call, parent=context.trace_parent, scope=context.scope
             )
         except BudgetExceededError as refused:
-            if call.content is None or not call.content.fills_context:
-                raise
-            reason = f"{refused}. {NAMED_ONLY}"
-            raise Stop(replace(refused.cause, reason=reason)) from None
+            raise explained(refused, call) from None
 
     async def relayed(
         self,
@@ -376,6 +373,13 @@ class ModelGateway:
         redact = partial(self._payloads.prompt, messages, {} if same else parameters)
         size = self._payloads.chars_to_redact(messages)
         return _after(stored, await self._redaction.call(redact, size))
+
+
+def explained(refused: Stop, call: ModelCall) -> Stop:
+    """Return the refusal of a call; it says so if the call reserves a whole context window."""
+    if call.content is None or not call.content.fills_context:
+        return refused
+    return Stop(replace(refused.cause, reason=f"{refused}. {NAMED_ONLY}"))
 
 
 def _note_stored(prompt: MessageLog, call: ModelCall, journal: Journal) -> None:

@@ -163,6 +163,11 @@ class ModelCall(Call):
         self._refusal = Stop(cause)
         self.external, self.per_call, self.per_attempt, self.timeout_seconds = False, {}, {}, None
 
+    @property
+    def refusal(self) -> Stop | None:
+        """Why the call is refused before it is sent; None if it is not."""
+        return self._refusal
+
     def maximum(self, free: FreeAmounts) -> Spent | None:
         """Return the maximum usage with the hard bound of the input.
 

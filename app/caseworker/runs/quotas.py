@@ -54,6 +54,12 @@ class Quota:
         return self.max_cost_usd_per_day is not None or self.max_cost_usd_per_month is not None
 
     @property
+    def costs(self) -> Mapping[str, str | None]:
+        """Cost limits in US dollars by period, as SQL functions take them; None is unlimited."""
+        limits = {"day": self.max_cost_usd_per_day, "month": self.max_cost_usd_per_month}
+        return {period: None if limit is None else str(limit) for period, limit in limits.items()}
+
+    @property
     def storage(self) -> Mapping[str, int | None]:
         """Storage limits by the names in :data:`STORED`; None is unlimited."""
         return {name: getattr(self, f"max_{name}") for name in STORED}

@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from caseworker.core.trace.execution_graph import snapshot_of
+from caseworker.engine.context import RunContext
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.supervision import forget_failure, set_within, shielded
 from caseworker.nodes.agent.references import key_in_event, whole_event_data
@@ -111,6 +112,16 @@ class RunService:
         if accepted.run.result is None and accepted.run.cancel_request is None:
             return accepted
         return replace(accepted, run=await whole_run(self.store, accepted.run))
+
+    def draft(self, new: NewRun) -> RunContext:
+        """Return the context of a run as if it was accepted now; nothing is stored.
+
+        Raises:
+            ExecutesNothingError: this process executes no runs.
+        """
+        if self._executor is None:
+            raise ExecutesNothingError
+        return self._executor.draft(new)
 
     async def cancel(self, key: RunKey, *, by: str, reason: str | None = None) -> CancelStatus:
         """Store a cancel request, even if the run does not exist yet.

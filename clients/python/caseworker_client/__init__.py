@@ -55,6 +55,8 @@ from caseworker_client.models import (
 from caseworker_client.service_models import (
     Delivery,
     DeliveryList,
+    Halt,
+    KeyUsage,
     Quota,
     QuotaUse,
     Schedule,
@@ -99,7 +101,9 @@ __all__ = [
     "GraphList",
     "GraphResult",
     "GraphRun",
+    "Halt",
     "Heartbeat",
+    "KeyUsage",
     "Message",
     "MessageList",
     "Problem",

@@ -150,6 +150,7 @@ class AsyncCaseworkerClient:
     get_quota = _Method(quotas.get_quota)
     put_quota = _Method(quotas.put_quota)
     delete_quota = _Method(quotas.delete_quota)
+    key_usage = _Method(spend.key_usage)
     spend = _Method(spend.spend)
     rotate_webhook_secret = _Method(webhooks.rotate_webhook_secret)
     list_webhook_secrets = _Method(webhooks.list_webhook_secrets)

@@ -80,6 +80,31 @@ class Spend(Answer):
     total: SpendSum
 
 
+class Halt(Answer):
+    """Why calls with a standing key are refused."""
+
+    message: str
+    run_id: str | None = None
+    """Run that was halted; None if the session has none."""
+    resets_at: datetime | None = None
+    """Time at which the limit is renewed; None if it never is."""
+
+
+class KeyUsage(Answer):
+    """The usage of a standing key, over all its sessions and users."""
+
+    key_id: str
+    at: datetime
+    cost_usd: float
+    tokens: int
+    llm_calls: int
+    api_calls: int
+    halted: Halt | None = None
+    """The last halt of a session by a limit; None without one."""
+    refusal: Halt | None = None
+    """Why the next call without a session is refused; None if it is not."""
+
+
 class Quota(Answer):
     """The limits of a tenant and its current usage; None is unlimited."""
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from caseworker_client.flow import Flow, Request, fetch
-from caseworker_client.service_models import Spend
+from caseworker_client.service_models import KeyUsage, Spend
 from caseworker_client.settings import Settings
 
 
@@ -25,3 +25,13 @@ def spend(
     bounds = {"after": after, "before": before}
     params |= {name: at.isoformat() for name, at in bounds.items() if at is not None}
     return (yield from fetch(settings, Request(method="GET", path="/spend", params=params), Spend))
+
+
+def key_usage(settings: Settings, *, since: datetime | None = None) -> Flow[KeyUsage]:
+    """Return the usage of the standing key with which the client sends its requests.
+
+    ``since``, with a time zone, is the time from which halts of its sessions are reported.
+    """
+    params = {} if since is None else {"since": since.isoformat()}
+    request = Request(method="GET", path="/gateway/usage", params=params)
+    return (yield from fetch(settings, request, KeyUsage))

@@ -109,9 +109,9 @@ def test_a_page_shows_the_whole_change_of_its_agent(name: str) -> None:
 
 OTHER_CLIENTS = {
     *("adk", "aider", "codex", "crewai", "dspy", "llamaindex", "smolagents"),
-    *("agent-framework", "autogen", "open-webui"),
+    *("agent-framework", "autogen", "ci", "open-webui"),
 }
-"""Pages of clients that tests/acceptance/unmodified_clients runs."""
+"""Pages of clients that tests/acceptance/unmodified_clients runs, and of CI (test_ci_recipe)."""
 
 
 def test_every_agent_has_a_page_and_all_cases() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.support.external import Agent, start
 from tests.support.external_routes import operations, tried
 from tests.support.fake_provider.client import FakeProvider
+from tests.support.openapi import RESERVATIONS
 from tests.support.service import ServiceProcess, claude_settings, model_settings
 from tests.support.tenants import OPERATOR_KEY
 
@@ -27,6 +28,11 @@ CALLS: Mapping[str, tuple[str, str, Any]] = {
         "/anthropic/v1/messages/count_tokens",
         {"model": "claude", "messages": MESSAGES},
     ),
+    "reservation": (
+        "POST",
+        "/openai/v1/chat/completions/reserve",
+        {"model": "small", "messages": MESSAGES},
+    ),
     "models": ("GET", "/openai/v1/models", None),
     "tools": ("POST", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}),
 }
@@ -41,6 +47,8 @@ OWN: Mapping[str, tuple[str, str, Any]] = {
 OWN_OPERATIONS = {
     *("POST /runs", "GET /runs/{run_id}", "GET /runs/{run_id}/trace"),
     *("POST /runs/{run_id}/heartbeat", "POST /runs/{run_id}/finish"),
+    *RESERVATIONS,
+    "GET /gateway/usage",  # 422: only standing keys have one
 }
 PUBLIC = {"GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json"}
 JSON = {"Accept": "application/json"}

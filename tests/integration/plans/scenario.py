@@ -421,11 +421,24 @@ class Scenario(Upkeep):
         standing = await ask("POST", "/keys", body)
         bearer = {"Authorization": f"Bearer {standing['key']}"}
         chat = {"model": "small", "messages": [{"role": "user", "content": "Hello"}]}
+        for path in ("chat/completions", "responses", "embeddings"):
+            shown = await self.worker.client.post(
+                f"/gateway/openai/v1/{path}/reserve",
+                json=chat if "chat" in path else {"model": "small", "input": "Hello"},
+                headers=bearer,
+            )
+            assert shown.status_code == 200, shown.text
+        refused = await self.worker.client.post(
+            "/gateway/anthropic/v1/messages/reserve", json=chat, headers=bearer
+        )
+        assert refused.status_code == 400, refused.text
         for _ in range(2):
             answer = await self.worker.client.post(
                 "/gateway/openai/v1/chat/completions", json=chat, headers=bearer
             )
             assert answer.status_code == 200, answer.text
+        usage = await self.worker.client.get("/gateway/usage", headers=bearer)
+        assert usage.status_code == 200, usage.text
         models = await self.worker.client.get("/gateway/openai/v1/models", headers=bearer)
         assert models.status_code == 200, models.text
         run = (await ask("GET", "/runs?agent=agent"))["runs"][0]

@@ -181,6 +181,24 @@ async def test_a_run_that_is_stored_during_an_opening_is_the_run_of_the_session(
     assert (reserved.run_id, opened.run_id) == ("first", "first")
 
 
+async def test_a_session_with_a_spent_budget_opens_no_other_run(stores: Stores) -> None:
+    """The refusal has the reason, although the budget of a named session is never renewed."""
+    key = await standing_key(stores, budget={"max_llm_calls": 1})
+    keys, session = PostgresStandingKeys(stores.engines.work), hash_of_session("one")
+    run = await begun(stores, key, session, "first")
+    [answer] = await write(stores, run, hold(1))
+    await write(stores, run, settled=(hold(1),))
+
+    with pytest.raises(SessionRefusedError, match="LLM call limit exceeded") as refused:
+        await keys.open(key, session, "second")
+
+    assert answer.granted
+    assert refused.value.resets_at is None
+    [limit] = await keys.limits(key.tenant, key.accounts(session))
+    assert limit.scope == "budget of the session"
+    assert limit.used == limit.limit == 1
+
+
 async def test_new_sessions_count_for_an_hour(stores: Stores, oracle: Oracle) -> None:
     """The refusal has the time at which the oldest of them is an hour old."""
     key = await standing_key(stores, max_sessions_per_hour=2)

@@ -40,6 +40,8 @@ class OneAccount:
     settled: list[tuple[int, Any]] = field(default_factory=list)
     at_wait: Callable[[], object] = lambda: None
 
+    names = ("tenant",)
+
     def free_amounts(self) -> FreeAmounts:
         return {Dimension.COST_USD: 10 - self.used - self.reserved}
 

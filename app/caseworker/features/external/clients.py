@@ -41,6 +41,8 @@ class Client:
     session: GatewaySession
     key: AttemptKey | None = None
     """None for the code of a step of this process, which has no attempts."""
+    refusal: Exception | None = None
+    """Why a standing key may not open the run of the session, which is a draft; else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +53,11 @@ class Clients:
     owners: Owners
     standing_keys: StandingKeys
 
-    async def identify(self, request: ApiRequest) -> Client:
+    async def identify(self, request: ApiRequest, *, drafts: bool = False) -> Client:
         """Return the client that the key of a request identifies; its run takes calls.
+
+        A standing key opens a run if its session has none. If ``drafts``, it gets the draft of one,
+        which is not stored.
 
         Raises:
             ProblemError: the tenant has too many concurrent requests, or no process owns the run.
@@ -65,7 +70,9 @@ class Clients:
         credential = _credential_of(request)
         if credential and (parsed := parsed_key(credential)) is not None:
             try:
-                return Client(await self.standing_keys.session_of(request, *parsed))
+                sessions = self.standing_keys
+                opened, refusal = await sessions.session_of(request, *parsed, drafts=drafts)
+                return Client(opened, refusal=refusal)
             except UnknownKeyError:
                 raise await self._refusal_of_key(request, None) from None
         if credential and (session := self.sessions.with_key(credential)) is not None:

@@ -81,7 +81,7 @@ def open_external(parts: Parts) -> Opened:
         sessions.secret = address.secret
     sessions.objects.record = attempts.note_objects
     sessions.objects.tokens_of = attempts.known_objects
-    standing_keys = PostgresStandingKeys(parts.engines.work)
+    standing_keys = PostgresStandingKeys(parts.engines.work, usual=parts.limits.quota)
     keys = AttemptKeys(attempts, standing_keys, sessions, parts.settings.server)
     forwarder = Forwarder()
     owners = Owners(
@@ -106,7 +106,7 @@ def open_external(parts: Parts) -> Opened:
 
 EXTERNAL: Final = Feature(
     name="external",
-    routes=http.router.routes,
+    routes=[*http.router.routes, *http.gateway_router.routes],
     errors=http.ERRORS,
     problems=[*http.PROBLEMS, PARENT_ENDED],
     tables=["external_attempts", "external_objects", "key_sessions"],

@@ -1,17 +1,20 @@
 """Routes of external runs: their heartbeat and their end."""
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import Response
+from fastapi import Query, Response
 from pydantic import Field
 
+from caseworker.core.budget.stops import StopCause
 from caseworker.engine.report import class_of
-from caseworker.features.external.end import client_error
+from caseworker.features.external.end import RunEndedError, client_error
+from caseworker.features.external.key_sessions import UNNAMED, SessionRefusedError
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.sessions import Sessions
+from caseworker.features.external.standing import StandingKeys
 from caseworker.platform.caller import KeyScope
-from caseworker.platform.http.bodies import BodyModel, View
+from caseworker.platform.http.bodies import BodyModel, Instant, QueryModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import (
     ATTEMPT_SUPERSEDED,
@@ -56,6 +59,7 @@ EXTERNAL_RUNS_FULL: Final = ProblemType(
 )
 
 router = api_router("external runs", prefix="/runs/{run_id}")
+gateway_router = api_router("gateway", prefix="/gateway")
 
 
 class ErrorBody(BodyModel):
@@ -144,6 +148,71 @@ async def keep_run(run_id: RunIdPath, request: ApiRequest) -> HeartbeatView | Re
         left=session.remaining_limits(),
         opened_at=session.opened_at,
     )
+
+
+class KeyUsageQuery(QueryModel):
+    """Query parameters of the usage of a standing key."""
+
+    since: Annotated[
+        Instant | None, Field(description="Time from which sessions count as halted.")
+    ] = None
+
+
+class HaltView(View):
+    """Why calls are refused."""
+
+    run_id: str | None
+    """Run that was halted; null if the session has none."""
+    message: str
+    resets_at: datetime | None
+    """Time at which the limit is renewed; null if it never is."""
+
+
+class KeyUsageView(View):
+    """The usage of a standing key, over all its sessions and users."""
+
+    key_id: str
+    at: datetime
+    """Time of the response; send it as `since` later."""
+    cost_usd: float
+    """Cost in US dollars of all calls that have ended and whose budgets are still kept."""
+    tokens: int
+    """Number of input and output tokens."""
+    llm_calls: int
+    api_calls: int
+    halted: HaltView | None
+    """The last halt by a limit since `since`: of the unnamed session, or of a session whose first
+    call came since then. Null without one."""
+    refusal: HaltView | None
+    """Why the next call of the unnamed session would be refused; null if it would not."""
+
+
+@gateway_router.get("/usage", responses=answers(*EVERY_RUN_ROUTE))
+@for_run_keys
+async def get_key_usage(
+    query: Annotated[KeyUsageQuery, Query()], request: ApiRequest
+) -> KeyUsageView:
+    """Return the usage of the standing key that sends the request.
+
+    Read it before and after a command to see how much was spent in between.
+    """
+    caller, standing = request.caller, request.service(StandingKeys)
+    if (current := await standing.keys.with_id(caller.tenant, caller.key_id)) is None:
+        raise invalid("authorization", "Only a standing key (cwa_...) has a usage.")
+    key, state = current
+    usage, halt = await standing.keys.usage(key, query.since), None
+    if usage.stop is not None:
+        halt = _halt(usage.run_id, usage.stop)
+    error, refusal = await standing.refusal(key, UNNAMED, state), None
+    if isinstance(error, SessionRefusedError):
+        refusal = HaltView(run_id=None, message=str(error), resets_at=error.resets_at)
+    elif isinstance(error, RunEndedError) and isinstance(error.stop, StopCause):
+        refusal = _halt(state.run_id, error.stop)
+    return KeyUsageView.of_parts(usage, key_id=key.key_id, halted=halt, refusal=refusal)
+
+
+def _halt(run_id: str | None, stop: StopCause) -> HaltView:
+    return HaltView(run_id=run_id, message=stop.message, resets_at=stop.resets_at)
 
 
 async def _own_run(request: ApiRequest, run_id: str) -> Run:

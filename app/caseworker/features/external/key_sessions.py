@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 from caseworker.core.budget.stops import StopCause, StopKind, rfc3339
@@ -71,6 +72,21 @@ class StandingKey:
     def accounts(self, session: str) -> tuple[str, str]:
         """Return the names of the accounts of the key and of one of its sessions."""
         return f"key:{self.account}", f"session:{self.account}" + (f":{session}" if session else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyUsage:
+    """The usage of a standing key by calls that have ended, and the last halt of its sessions."""
+
+    at: datetime
+    """Time of the database."""
+    cost_usd: Decimal
+    tokens: int
+    llm_calls: int
+    api_calls: int
+    run_id: str | None = None
+    """Newest run of the halted session; None if no session was halted."""
+    stop: StopCause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from hmac import compare_digest
 from typing import NamedTuple
 
@@ -29,12 +28,19 @@ from caseworker.core.budget.accounts import AccountLimit
 from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.stops import StopCause
 from caseworker.features.access.agent_keys import AgentTerms
-from caseworker.features.external.key_sessions import SessionRefusedError, SessionState, StandingKey
+from caseworker.features.external.key_sessions import (
+    UNNAMED,
+    KeyUsage,
+    SessionRefusedError,
+    SessionState,
+    StandingKey,
+)
 from caseworker.platform.http.forwarding import Address
 from caseworker.platform.postgres.engines import Pool, read_row, transaction
 from caseworker.platform.postgres.locks import LOCK_ATTEMPTS, LOCK_KEY_SESSIONS
 from caseworker.runs.postgres.rows import Row
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata, run_key
+from caseworker.runs.quotas import UNLIMITED, Quota
 from caseworker.runs.run import RunKey, RunStatus
 
 external_attempts = Table(
@@ -148,6 +154,29 @@ LEFT JOIN key_sessions s
 LEFT JOIN runs r ON r.tenant_id = s.tenant_id AND r.run_id = s.run_id AND r.request IS NOT NULL
 """  # noqa: S608
 
+_FIND_BY_ID = f"{_FIND_SESSION} WHERE k.tenant_id = %(tenant)s"
+
+_USAGE = """
+SELECT clock_timestamp() AS at, coalesce(sum(used_cost_usd), 0) AS cost_usd,
+    coalesce(sum(used_tokens), 0) AS tokens, coalesce(sum(used_llm_calls), 0) AS llm_calls,
+    coalesce(sum(used_api_calls), 0) AS api_calls
+FROM accounts WHERE tenant_id = %(tenant)s AND account = %(account)s
+"""
+
+_HALTED = """
+SELECT r.run_id, r.stop FROM (
+    SELECT run_id FROM key_sessions
+    WHERE tenant_id = %(tenant)s AND account = %(key)s AND first_at >= %(since)s
+    UNION
+    SELECT run_id FROM key_sessions
+    WHERE tenant_id = %(tenant)s AND account = %(key)s AND session = ''
+) s JOIN runs r ON r.tenant_id = %(tenant)s AND r.run_id = s.run_id
+WHERE r.status = 'halted' AND r.finished_at >= %(since)s
+    AND r.stop ->> 'scope' IS DISTINCT FROM 'run'
+ORDER BY r.finished_at DESC LIMIT 1
+"""
+"""Return the session that a limit has halted last, of the unnamed one and those begun since."""
+
 _OWN_RUN = f"""
 SELECT k.*, r.run_id FROM ({_STANDING_KEY}) k
 LEFT JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = %(run_id)s
@@ -157,38 +186,52 @@ LEFT JOIN runs r ON r.tenant_id = k.tenant_id AND r.run_id = %(run_id)s
 _LOCK_KEY = "SELECT FROM api_keys WHERE key_id = %s FOR SHARE"
 """Let a revocation wait, so that it finds the run."""
 
-_CLOSE_SESSIONS = """
-UPDATE key_sessions s SET is_open = false
-WHERE tenant_id = %(tenant)s AND account = %(account)s AND is_open AND CASE
+_IS_OVER = """CASE
     WHEN EXISTS (SELECT FROM runs r WHERE r.tenant_id = s.tenant_id AND r.run_id = s.run_id
         AND r.request IS NOT NULL)
     THEN EXISTS (SELECT FROM runs r WHERE r.tenant_id = s.tenant_id AND r.run_id = s.run_id
         AND r.finished_at IS NOT NULL)
-    ELSE opened_at < clock_timestamp() - interval '1 minute' END
-"""
+    ELSE opened_at < clock_timestamp() - interval '1 minute' END"""
+
+_CLOSE_SESSIONS = f"""
+UPDATE key_sessions s SET is_open = false
+WHERE tenant_id = %(tenant)s AND account = %(account)s AND is_open AND {_IS_OVER}
+"""  # noqa: S608
 """Note which runs have ended, and which were not stored within a minute."""
 
-_COUNT_SESSIONS = """
-SELECT (SELECT count(*) FROM key_sessions
-        WHERE tenant_id = %(tenant)s AND account = %(account)s AND is_open) AS open,
+_COUNT_SESSIONS = f"""
+SELECT (SELECT count(*) FROM key_sessions s WHERE tenant_id = %(tenant)s
+        AND account = %(account)s AND is_open AND NOT {_IS_OVER}) AS open,
     count(*) AS new, min(first_at) + interval '1 hour' AS fewer_at
 FROM key_sessions
 WHERE tenant_id = %(tenant)s AND account = %(account)s
     AND first_at > clock_timestamp() - interval '1 hour'
-"""
+"""  # noqa: S608
 
-_SPENT_LIMITS = """
-SELECT limited.*, name.account, total.used
-FROM unnest(%(accounts)s::text[]) AS name(account),
+_LIMITS = f"""
+SELECT limited.period, limited.until, limited.dimension, limited.most, name.account, total.used,
+    total.reserved
+FROM unnest(%(accounts)s::text[]) WITH ORDINALITY AS name(account, place),
     caseworker_account_limits(%(tenant)s, name.account,
-        (clock_timestamp() AT TIME ZONE 'UTC')::date, '{}') AS limited,
+        (clock_timestamp() AT TIME ZONE 'UTC')::date, %(usual)s::json) AS limited,
     LATERAL (
-        SELECT coalesce(sum(CASE dimension WHEN 'cost_usd' THEN used_cost_usd
-            WHEN 'tokens' THEN used_tokens WHEN 'llm_calls' THEN used_llm_calls
-            ELSE used_api_calls END), 0) AS used
+        SELECT {
+    ", ".join(
+        f"coalesce(sum(CASE dimension WHEN 'cost_usd' THEN {kind}_cost_usd "
+        f"WHEN 'tokens' THEN {kind}_tokens WHEN 'llm_calls' THEN {kind}_llm_calls "
+        f"ELSE {kind}_api_calls END), 0) AS {kind}"
+        for kind in ("used", "reserved")
+    )
+}
         FROM accounts a WHERE a.tenant_id = %(tenant)s AND a.account = name.account
             AND a.period >= limited.since
     ) AS total
+"""  # noqa: S608
+"""Return the limits of accounts with their used and reserved amounts."""
+
+_ALL_LIMITS = f"{_LIMITS} ORDER BY name.place, limited.until"
+
+_SPENT_LIMITS = f"""{_LIMITS}
 WHERE total.used >= limited.most ORDER BY limited.until DESC NULLS FIRST LIMIT 1
 """
 """Return the limit of the accounts that is spent and is renewed last."""
@@ -324,8 +367,10 @@ class PostgresAttempts:
 class PostgresStandingKeys:
     """Finds standing keys and the runs of their sessions, and opens the latter."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, usual: Quota = UNLIMITED) -> None:
+        """``usual`` is the quota of tenants that have none of their own."""
         self._pool = pool
+        self._usual = json.dumps(usual.costs)
 
     async def find(
         self, key_id: str, sha256: bytes, session: str
@@ -354,6 +399,38 @@ class PostgresStandingKeys:
         models: Sequence[str] | None = usual if row is None else row["models"]
         return models
 
+    async def with_id(
+        self, tenant: str, key_id: str | None
+    ) -> tuple[StandingKey, SessionState] | None:
+        """Return a key that was authenticated, and the newest run of its unnamed session.
+
+        None means that it is not a standing key, or does not work any more.
+        """
+        names = {"tenant": tenant, "key_id": key_id, "session": UNNAMED}
+        row = await read_row(self._pool, _FIND_BY_ID, names)
+        return None if row is None else (_standing_key(row), _session_state(row))
+
+    async def usage(self, key: StandingKey, since: datetime | None) -> KeyUsage:
+        """Return the usage of a key, and the session that was halted last since a time."""
+        account, _ = key.accounts(UNNAMED)
+        async with transaction(self._pool) as connection:
+            names = {"tenant": key.tenant, "account": account}
+            used = (await connection.exec_driver_sql(_USAGE, names)).mappings().one()
+            period = {"tenant": key.tenant, "key": key.account, "since": since or used["at"]}
+            halted = (await connection.exec_driver_sql(_HALTED, period)).one_or_none()
+        if halted is None:
+            return KeyUsage(**used)
+        return KeyUsage(**used, run_id=halted.run_id, stop=StopCause.from_dict(halted.stop))
+
+    async def limits(self, tenant: str, accounts: Sequence[str]) -> Sequence[AccountLimit]:
+        """Return the limits of the accounts with these names, in their order."""
+        if not accounts:
+            return ()
+        names = {"tenant": tenant, "accounts": list(accounts), "usual": self._usual}
+        async with transaction(self._pool) as connection:
+            rows = (await connection.exec_driver_sql(_ALL_LIMITS, names)).mappings()
+            return [_limit_of(row) for row in rows]
+
     async def open(self, key: StandingKey, session: str, run_id: str) -> SessionState | None:
         """Reserve ``run_id`` for the next run of a session, unless it has an open run.
 
@@ -373,22 +450,31 @@ class PostgresStandingKeys:
             state = _session_state(row)
             if state.is_open or state.refusal(session) is not None:
                 return state
+            await connection.exec_driver_sql(_CLOSE_SESSIONS, names)
             await self._require_capacity(connection, key, session, is_new=state.run_id is None)
             opened = {**names, "run_id": run_id, "ended": state.status and state.run_id}
             reserved = (await connection.exec_driver_sql(_OPEN_SESSION, opened)).scalar_one()
             return SessionState(run_id=reserved)
 
+    async def require_capacity(self, key: StandingKey, session: str, *, is_new: bool) -> None:
+        """Check that a session may open a run now; this writes nothing.
+
+        Raises:
+            SessionRefusedError: a budget is spent, or the key has too many sessions.
+        """
+        async with transaction(self._pool) as connection:
+            await self._require_capacity(connection, key, session, is_new=is_new)
+
     async def _require_capacity(
         self, connection: AsyncConnection, key: StandingKey, session: str, *, is_new: bool
     ) -> None:
         names = {"tenant": key.tenant, "account": key.account}
-        accounts = {**names, "accounts": list(key.accounts(session))}
+        accounts = {**names, "accounts": list(key.accounts(session)), "usual": "{}"}
         rows = (await connection.exec_driver_sql(_SPENT_LIMITS, accounts)).mappings()
         if (spent := rows.one_or_none()) is not None:
             limit = _limit_of(spent)
             stop = limit.exceeded_by({limit.dimension: 1})
             raise SessionRefusedError(f"{stop.reason}.", stop.cause.kind, limit.resets_at)
-        await connection.exec_driver_sql(_CLOSE_SESSIONS, names)
         counts = (await connection.exec_driver_sql(_COUNT_SESSIONS, names)).mappings().one()
         terms = key.terms
         if is_new and counts["new"] >= terms.max_sessions_per_hour:
@@ -428,6 +514,6 @@ def _limit_of(row: Row) -> AccountLimit:
         until=row["until"],
         dimension=Dimension(row["dimension"]),
         used=row["used"],
-        reserved=Decimal(0),
+        reserved=row["reserved"],
         limit=row["most"],
     )

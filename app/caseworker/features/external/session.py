@@ -11,17 +11,19 @@ import hashlib
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import Field
 
+from caseworker.core.budget.accounts import AccountLimit
 from caseworker.core.budget.budget import json_number
 from caseworker.core.budget.ledger import Scope
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.engine.call import Answered, Call, CallFailedError
+from caseworker.engine.call_maximum import Preview, preview
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import REPLAY_DIVERGED, Event
 from caseworker.engine.step_path import StepPath
@@ -31,7 +33,7 @@ from caseworker.features.external.recorded import RecordedCall, StoredPrompts, m
 from caseworker.features.external.tools import CHILD, OfferedTools, child_run
 from caseworker.models.client_bodies import ClientBody
 from caseworker.models.embeddings import VECTORS, replayed
-from caseworker.models.gateway import ChatModel, ModelGateway
+from caseworker.models.gateway import ChatModel, ModelGateway, explained
 from caseworker.models.relay import OBJECTS, WIRE, Head, Relay, is_recorded, restored
 from caseworker.models.run_models import RunModels, table_of
 from caseworker.nodes.agent.definition import ToolUses
@@ -108,6 +110,18 @@ class GatewayRequest:
     objects_in: Callable[[Mapping[str, Any]], Iterable[Any]]
     """Returns the IDs of the objects at the provider that a document of the reply names."""
 
+    @property
+    def call_fields(self) -> Mapping[str, Any]:
+        """Fields of the call that is made for the request."""
+        return {
+            "path": self.path,
+            "body": self.provider_body,
+            "headers": self.headers,
+            "limit_fields": self.limit_fields,
+            "hides_usage": self.hides_usage,
+            "objects_in": self.objects_in,
+        }
+
     def digest(self, tenant: str) -> str:
         """Return the keyed hash by which a repeated request is recognised."""
         body = self.body
@@ -126,7 +140,11 @@ class GatewaySession:
         context: FlowContext,
         agents: Agents | None = None,
         parent: "GatewaySession | None" = None,
+        *,
+        is_draft: bool = False,
     ) -> None:
+        """``is_draft`` is whether the run is not stored: its calls are only previewed."""
+        self.is_draft = is_draft
         self.key = RunKey(context.run.tenant, context.run_id)
         self.opened_at = datetime.now(UTC)
         self._context: FlowContext = context
@@ -160,6 +178,12 @@ class GatewaySession:
     def scope(self) -> Scope:
         """The budget of the calls."""
         return self._context.scope
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """Names of the accounts above the run, in which its calls reserve."""
+        accounts = self._context.calls.accounts
+        return () if accounts is None else accounts.names
 
     @property
     def depth(self) -> int:
@@ -337,18 +361,47 @@ class GatewaySession:
             key=entry.key,
             made_in={"attempt": entry.attempt, "lane": entry.lane, "content": entry.content},
             stored=stored,
-            path=call_request.path,
             request_hash=reply.digest,
-            body=call_request.provider_body,
-            headers=call_request.headers,
             relay=reply.relay,
-            limit_fields=call_request.limit_fields,
-            hides_usage=call_request.hides_usage,
-            objects_in=call_request.objects_in,
+            **call_request.call_fields,
             is_superseded=lambda: entry.attempt < self.attempts.newest,
         )
         note_stored()
         return answered
+
+    async def preview(
+        self, call_request: GatewayRequest, limits: Sequence[AccountLimit]
+    ) -> Preview:
+        """Return the reservation that a call would make now; nothing stays reserved.
+
+        ``limits`` are those of the accounts above the run.
+
+        Raises:
+            RunEndedError: the run has ended.
+            Stop: the call would be refused because its price is unknown, or the run has reached a
+                limit.
+        """
+        self.require_open()
+        self._end.check()
+        call = await self._context.service(ModelGateway).relayed(
+            self._context,
+            call_request.model,
+            call_request.body,
+            alias=call_request.alias,
+            key="preview",
+            made_in={},
+            request_hash="",
+            relay=Relay(),
+            **call_request.call_fields,
+        )
+        if call.refusal is not None:
+            raise call.refusal
+        accounts = self._context.calls.accounts
+        cached = None if accounts is None else accounts.free_amounts()
+        shown = preview(call, self.scope, cached, limits)
+        if shown.refusal is None:
+            return shown
+        return replace(shown, refusal=explained(shown.refusal, call))
 
     async def _finish_durably(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of work; make it durable before the client receives it.

@@ -12,13 +12,14 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from cachetools import TTLCache
 
 from caseworker.core.budget.stops import HandOver, Stop
 from caseworker.core.budget.usage import Charge, sum_of
-from caseworker.engine.context import ExecutionResult, FlowContext
+from caseworker.engine.context import ExecutionResult, FlowContext, GraphView, RunContext
+from caseworker.engine.step_path import StepPath
 from caseworker.features.external.session import ExternalData, GatewaySession, ProviderObjects
 from caseworker.features.external.step_keys import key_of_step
 from caseworker.features.external.tools import (
@@ -29,7 +30,7 @@ from caseworker.nodes.node_type import ONE_OUTPUT, NodeType
 from caseworker.nodes.strict_parsing import StepData
 from caseworker.runs.execute.outcome import RESULT
 from caseworker.runs.journal.replay import spent_before
-from caseworker.runs.run import CallRecord, RunKey
+from caseworker.runs.run import CallRecord, RunKey, RunRequest
 
 CallsOf = Callable[[RunKey], Awaitable[Sequence[CallRecord]]]
 Reply = Callable[
@@ -176,6 +177,22 @@ class ExternalNode:
         session = GatewaySession(data.external, context, self._agents, parent)
         with sessions.opened(session):
             return ExecutionResult({RESULT: await session.wait()})
+
+
+def session_of_draft(request: RunRequest, run: RunContext) -> GatewaySession:
+    """Return the session of an external run that is not stored."""
+    [step] = (request.graph or {})["steps"]
+    context = FlowContext(
+        run=run,
+        view=cast("GraphView", None),  # the step asks for no other step
+        node_id=step["id"],
+        path=StepPath(step["id"]),
+        trace_parent=run.root,
+        scope=run.scope,
+        keep=lambda _: None,
+    )
+    data = ExternalStep.model_validate(step["data"]).external
+    return GatewaySession(data, context, is_draft=True)
 
 
 def external_type(agents: Agents) -> NodeType:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from caseworker.core.budget.accounts import TENANT, AccountLimit
 from caseworker.engine.supervision import forget_failure
 from caseworker.features.external.client_requests import AnsweredError, content_of, enter
 from caseworker.features.external.end import RunEndedError
 from caseworker.features.external.key_sessions import (
     MAX_SESSION_CHARS,
     UNNAMED,
+    SessionRefusedError,
     SessionState,
     StandingKey,
     UnknownKeyError,
@@ -25,7 +27,7 @@ from caseworker.features.external.kind import ExternalBody
 from caseworker.features.external.owners import NOT_OWNED, RECOVERY_SECONDS, Owners
 from caseworker.features.external.postgres import PostgresStandingKeys
 from caseworker.features.external.session import GatewaySession, StandingClient
-from caseworker.features.external.sessions import Sessions
+from caseworker.features.external.sessions import Sessions, session_of_draft
 from caseworker.models.gateway import ModelGateway
 from caseworker.models.run_models import RunModels
 from caseworker.platform.http.bodies import is_unicode
@@ -42,7 +44,7 @@ from caseworker.runs.errors import (
     RunConflictError,
 )
 from caseworker.runs.http.kinds import Admissions
-from caseworker.runs.kinds import EXTERNAL_STEP, KINDS
+from caseworker.runs.kinds import EXTERNAL_STEP, KINDS, accounts_of
 from caseworker.runs.run import NewRun, RunKey, RunKind
 from caseworker.runs.service import new_run_id
 
@@ -66,8 +68,13 @@ class StandingKeys:
     """Openings of runs in progress, by account and session. All requests of a session wait for one,
     so that a burst of them costs a few queries."""
 
-    async def session_of(self, request: ApiRequest, key_id: str, sha256: bytes) -> GatewaySession:
+    async def session_of(
+        self, request: ApiRequest, key_id: str, sha256: bytes, *, drafts: bool = False
+    ) -> tuple[GatewaySession, Exception | None]:
         """Return the session of a request with a standing key; open a run if it has none.
+
+        If ``drafts``, return the draft of a run instead of opening one, and why the session may not
+        open it, if so: a RunEndedError or SessionRefusedError.
 
         Raises:
             UnknownKeyError: the key does not work.
@@ -92,6 +99,8 @@ class StandingKeys:
             key, state = await self._current(key_id, sha256, session)
         while time.monotonic() < until:
             if not state.is_open:
+                if drafts:
+                    return await self._draft(request, key, name, state)
                 state = await self._opened(request, key, name, state)
             run = RunKey(key.tenant, state.run_id or "")
             if state.is_here:
@@ -103,11 +112,15 @@ class StandingKeys:
             opened = self.sessions.get(run)
             if opened is not None and (opened.is_open or opened.stop is not None):
                 opened.require_open()
-                return opened
+                return opened, None
             # The run ends at this moment; the session opens another one, unless it has ended too.
             await self.owners.runs.wait(run, seconds=RECOVERY_SECONDS)
             key, state = await self._current(key_id, sha256, session)
         raise ProblemError(NOT_OWNED)
+
+    async def limits(self, session: GatewaySession) -> Sequence[AccountLimit]:
+        """Return the limits of the accounts above the run of a session."""
+        return await self.keys.limits(session.key.tenant, session.accounts)
 
     async def models_of(self, request: ApiRequest, key_id: str, sha256: bytes) -> RunModels:
         """Return the models that a standing key may call; this opens no run.
@@ -133,6 +146,44 @@ class StandingKeys:
         if (current := await self.keys.find(key_id, sha256, session)) is None:
             raise UnknownKeyError
         return current
+
+    async def _draft(
+        self, request: ApiRequest, key: StandingKey, name: str | None, state: SessionState
+    ) -> tuple[GatewaySession, Exception | None]:
+        """Return the run that a session would open, which is not stored, and why it may not.
+
+        Raises:
+            ProblemError: a model of the key is not configured any more.
+            AnsweredError: this process executes no runs, and another one has answered the request.
+        """
+        session, admissions = hash_of_session(name), request.service(Admissions)
+        new = await run_of_session(admissions, key, new_run_id(), name, None)
+        limits = await self.keys.limits(key.tenant, accounts_of(new.request))
+        models = await self.keys.models_of(key.tenant, self.usual_models)
+        has_quota = any(each.account == TENANT for each in limits)
+        run_request = replace(
+            new.request,
+            models=None if models is None else tuple(models),
+            requires_prices=new.request.requires_prices or has_quota,
+        )
+        try:
+            context = self.owners.runs.draft(replace(new, request=run_request))
+        except ExecutesNothingError:
+            response = await self.owners.create(request, await content_of(request))
+            raise AnsweredError(response) from None
+        return session_of_draft(run_request, context), await self.refusal(key, session, state)
+
+    async def refusal(
+        self, key: StandingKey, session: str, state: SessionState
+    ) -> Exception | None:
+        """Return why a session may not open a run now; None if it may."""
+        if (stop := state.refusal(session)) is not None:
+            return RunEndedError(stop)
+        try:
+            await self.keys.require_capacity(key, session, is_new=state.run_id is None)
+        except SessionRefusedError as error:
+            return error
+        return None
 
     async def _opened(
         self, request: ApiRequest, key: StandingKey, name: str | None, state: SessionState

@@ -12,15 +12,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Final
 from weakref import WeakValueDictionary
 
 from caseworker.core.budget.accounts import AccountLimit, Hold, HoldAnswer
-from caseworker.core.budget.budget import Dimension
 from caseworker.core.budget.ledger import FreeAmounts
 from caseworker.core.budget.usage import Charge
+from caseworker.engine.call_maximum import free_in
 from caseworker.runs.journal.journal import RunJournal
 
 ASKING: Final = 4
@@ -135,16 +133,15 @@ class AccountsOfRun:
     journal: RunJournal
     clock: Callable[[], float] = time.monotonic
 
+    @property
+    def names(self) -> Names:
+        """Names of the accounts."""
+        return self.group.names
+
     def free_amounts(self) -> FreeAmounts:
         """Return about how much is free in the accounts; a dimension without a limit is absent."""
-        group, amounts = self.group, dict[Dimension, Decimal]()
-        if self.clock() - group.answered_at > FRESH_SECONDS:
-            return amounts
-        for limit in group.limits:
-            is_over = limit.resets_at is not None and limit.resets_at <= datetime.now(UTC)
-            left = limit.limit - (0 if is_over else limit.used + limit.reserved)
-            amounts[limit.dimension] = min(left, amounts.get(limit.dimension, left))
-        return amounts
+        is_fresh = self.clock() - self.group.answered_at <= FRESH_SECONDS
+        return free_in(self.group.limits if is_fresh else ())
 
     def queue_position(self) -> QueuePosition:
         """Return a new position behind all calls that wait for the accounts in this process."""

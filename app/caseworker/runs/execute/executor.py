@@ -33,6 +33,7 @@ from caseworker.core.trace.frozen_json import DEFAULT_VALUE_LIMITS, ValueLimits
 from caseworker.engine.activity import Activity
 from caseworker.engine.cancellation import CancellationToken
 from caseworker.engine.concurrency import LoopTurns, StepSlots
+from caseworker.engine.context import RunContext
 from caseworker.engine.driver import GraphExecution
 from caseworker.engine.events import RUN_RESUMED, RUN_STARTED, Event
 from caseworker.engine.ports import RunAccounts
@@ -68,11 +69,19 @@ from caseworker.runs.execute.release import (
 )
 from caseworker.runs.journal.journal import LostRunError, RunJournal
 from caseworker.runs.journal.replay import restore, spent_before
-from caseworker.runs.kinds import KINDS, parent_of
+from caseworker.runs.kinds import KINDS, accounts_of, parent_of
 from caseworker.runs.observers import RunObservers, log_context
 from caseworker.runs.ports import Branches, JournalStore, RunStore
 from caseworker.runs.references import call_references_in, is_stored_unchanged, resolved
-from caseworker.runs.run import CallRecord, CancelRequest, Deaths, Run, RunKey
+from caseworker.runs.run import (
+    CallRecord,
+    CancelRequest,
+    Deaths,
+    NewRun,
+    Run,
+    RunKey,
+    RunStatus,
+)
 from caseworker.tools.artifacts import ArtifactKeeper
 
 log = structlog.get_logger(__name__)
@@ -344,6 +353,42 @@ class RunExecutor:
         """Return the usage so far of a run; None if this process does not execute it."""
         active = self._active.get(key)
         return active.scope.to_dict() if active and active.scope else None
+
+    def draft(self, new: NewRun) -> RunContext:
+        """Return the context of a run as if it was accepted now; it is neither stored nor executed.
+
+        It has no services of its own, and no approvals or artifacts.
+        """
+        token, request = CancellationToken(), new.request
+        run = Run(
+            key=new.key,
+            kind=request.kind,
+            status=RunStatus.RUNNING,
+            created_at=_now(),
+            request_hash=new.request_hash,
+            request=request,
+            accounts=accounts_of(request),
+        )
+        execution = Execution(
+            run=run,
+            earlier=(),
+            token=token,
+            activity=Activity(token),
+            journals=self._journals,
+            permitted_at=0.0,
+            clock=self._clock,
+            limits=self._limits.values,
+            on=(asyncio.get_running_loop(), threading.get_ident()),
+        )
+        services = dict(self._services)
+        if request.models is not None:
+            services[AllowedModels] = AllowedModels(request.models)
+        return execution.context(
+            services,
+            StepSlots(1, self._turns),
+            grace_seconds=self._supervisor.grace_seconds,
+            accounts=self._accounts,
+        )
 
     def stored_seq(self, key: RunKey) -> int | None:
         """Return the sequence number of the last event that is known to be stored; 0 without one.

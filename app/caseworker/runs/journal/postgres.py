@@ -113,7 +113,7 @@ class PostgresJournal:
         ``usual`` is the quota of tenants that have none of their own.
         """
         self._url = url
-        self._usual = _costs_of(usual)
+        self._usual = dump(usual.costs)
         self._tenants_wait = tenants_wait
         self._patience = replace(patience, lock_ms=LOCK_MS)
         self.notifier = RunNotifier()
@@ -351,9 +351,3 @@ def _merged(writes: Iterable[Mapping[Any, str]]) -> str:
 
 def _array(texts: Iterable[str]) -> str:
     return f"[{','.join(texts)}]"
-
-
-def _costs_of(usual: Quota) -> str:
-    """Return the cost limits of tenants without a quota of their own, as JSON for SQL functions."""
-    limits = {"day": usual.max_cost_usd_per_day, "month": usual.max_cost_usd_per_month}
-    return dump({name: None if limit is None else str(limit) for name, limit in limits.items()})
