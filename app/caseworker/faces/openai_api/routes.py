@@ -80,7 +80,7 @@ async def complete(request: ApiRequest) -> ASGIApp:
     run = await _accepted(request, call, {"api": "chat_completions"})
     if call.streams:
         writer = chat_completions.ChunkWriter(run, call)
-        return await runs.stream(request, run, writer, CHAT_COMPLETIONS, abandons=True)
+        return runs.ReplyStream(request, run.key, writer, CHAT_COMPLETIONS, abandons=True)
     run = await runs.ended(request, run)
     if (failure := failure_of(run)) is not None:
         raise RefusedError(failure)
@@ -105,7 +105,7 @@ async def respond(request: ApiRequest) -> ASGIApp:
     run = await _accepted(request, call, about, earlier)
     if call.streams:
         writer, lasts = responses.EventWriter(run), call.background
-        return await runs.stream(request, run, writer, RESPONSES, abandons=not lasts)
+        return runs.ReplyStream(request, run.key, writer, RESPONSES, abandons=not lasts)
     if not call.background:
         run = await runs.ended(request, run)
     return await _response(request, run)
@@ -122,7 +122,7 @@ async def retrieve(request: ApiRequest) -> ASGIApp:
         refuse("starting_after", "starting_after must be the sequence number of an event.")
     await runs.enter_stream(request)
     writer = responses.EventWriter(run, after=int(after))
-    return await runs.stream(request, run, writer, RESPONSES, abandons=False)
+    return runs.ReplyStream(request, run.key, writer, RESPONSES, abandons=False)
 
 
 async def cancel(request: ApiRequest) -> ASGIApp:

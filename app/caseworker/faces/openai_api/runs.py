@@ -1,9 +1,8 @@
 """Runs behind requests of OpenAI's API: they are accepted, followed, and cancelled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -37,6 +36,8 @@ from caseworker.runs.service import RunService
 
 WAIT_SECONDS: Final = 60.0
 """Longest wait for a run before the key of the client is checked again."""
+RETRY_SECONDS: Final = 1.0
+"""Interval between attempts to follow a run while the database is unavailable."""
 SILENT_SECONDS: Final = 15.0
 """Seconds without an event after which a stream sends a comment."""
 DISCONNECTED: Final = "The client disconnected."
@@ -112,7 +113,7 @@ async def ended(request: ApiRequest, run: Run) -> Run:
     try:
         return await while_connected(request, waiting)
     except ClientDisconnect:
-        await abandon(request, run.key)
+        abandon(request, run.key)
         raise
     finally:
         waiting.cancel()
@@ -121,18 +122,20 @@ async def ended(request: ApiRequest, run: Run) -> Run:
 async def _ended(request: ApiRequest, run: Run) -> Run:
     runs = request.service(RunService)
     while not run.finished:
-        run = await runs.wait(run.key, seconds=WAIT_SECONDS)
-        await request.require_still(KeyScope.READ)
+        try:
+            current = await runs.wait(run.key, seconds=WAIT_SECONDS)
+            await request.require_still(KeyScope.READ)
+            run = current
+        except StoreUnavailableError:
+            await asyncio.sleep(RETRY_SECONDS)
         if runs.is_closing and not run.finished:
             raise RefusedError(_closing(run.key))
     return run
 
 
-async def abandon(request: ApiRequest, key: RunKey) -> None:
+def abandon(request: ApiRequest, key: RunKey) -> None:
     """Cancel a run whose client has disconnected."""
-    runs = request.service(RunService)
-    if not runs.is_closing:
-        await runs.cancel(key, by=request.caller.name, reason=DISCONNECTED)
+    request.service(RunService).abandon(key, by=request.caller.name, reason=DISCONNECTED)
 
 
 def _closing(key: RunKey) -> Refusal:
@@ -140,44 +143,21 @@ def _closing(key: RunKey) -> Refusal:
     return Refusal(status=503, code="unavailable", message=message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameSource:
-    """The events of a run, encoded as those of an API."""
-
-    request: ApiRequest
-    key: RunKey
-    frames: Frames
-    dialect: Dialect
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """Yield parts of the stream until the run has ended; b"" after a silence."""
-        request, number = self.request, 0
-        runs = request.service(RunService)
-        try:
-            async with aclosing(runs.follow(self.key)) as batches:
-                async for batch in batches:
-                    await request.require_still(KeyScope.READ)
-                    run = await runs.get(self.key) if batch.is_last else None
-                    yield self.frames(batch.events, run)
-                    number += 1
-                    if batch.is_last:
-                        return
-            refusal = _closing(self.key)
-        except (StoreUnavailableError, RunNotFoundError, AccessRefusedError) as error:
-            refusal = of_problem(request.problem_of(error))
-        yield self.dialect.error_event(refusal, number)
-
-
 class ReplyStream(Response):
     """Streams the answer of a run; if its client disconnects, the run is cancelled or continues."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, source: FrameSource, *, abandons: bool) -> None:
+    def __init__(
+        self, request: ApiRequest, key: RunKey, frames: Frames, dialect: Dialect, *, abandons: bool
+    ) -> None:
         """``abandons`` is whether the run is cancelled when the client disconnects."""
         super().__init__(headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._source = source
+        self._request = request
+        self._key = key
+        self._frames = frames
+        self._dialect = dialect
         self._abandons = abandons
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -187,7 +167,7 @@ class ReplyStream(Response):
             await while_connected(Request(scope, receive), sending)
         except (ClientDisconnect, OSError):
             if self._abandons:
-                await abandon(self._source.request, self._source.key)
+                abandon(self._request, self._key)
             raise ClientDisconnect from None
         finally:
             sending.cancel()
@@ -197,7 +177,7 @@ class ReplyStream(Response):
         await send({"type": "http.response.start", **head})
         clock = asyncio.get_running_loop().time
         spoke_at = clock()
-        async with aclosing(self._source.parts()) as parts:  # type: ignore[type-var]
+        async with aclosing(self._parts()) as parts:
             async for part in parts:
                 if not part and clock() - spoke_at >= SILENT_SECONDS:
                     part = b": keep-alive\n\n"
@@ -206,13 +186,32 @@ class ReplyStream(Response):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
+    async def _parts(self) -> AsyncGenerator[bytes]:
+        """Yield parts of the stream until the run has ended; b"" after a silence.
 
-async def stream(
-    request: ApiRequest, run: Run, frames: Frames, dialect: Dialect, *, abandons: bool
-) -> ReplyStream:
-    """Return a response that streams the events of a run as ``frames`` encodes them."""
-    source = FrameSource(request=request, key=run.key, frames=frames, dialect=dialect)
-    return ReplyStream(source, abandons=abandons)
+        The stream outlives a database outage, because most clients cannot resume it.
+        """
+        request, key, number, after = self._request, self._key, 0, 0
+        runs, refusal = request.service(RunService), None
+        while refusal is None:
+            try:
+                async with aclosing(runs.follow(key, after=after)) as batches:
+                    async for batch in batches:
+                        await request.require_still(KeyScope.READ)
+                        run = await runs.get(key) if batch.is_last else None
+                        yield self._frames(batch.events, run)
+                        number, after = number + 1, batch.until
+                        if batch.is_last:
+                            return
+                refusal = _closing(key)
+            except StoreUnavailableError:
+                yield b""
+                await asyncio.sleep(RETRY_SECONDS)
+            except (RunNotFoundError, AccessRefusedError) as error:
+                refusal = of_problem(request.problem_of(error))
+            except ProblemError as error:
+                refusal = of_problem(error)
+        yield self._dialect.error_event(refusal, number)
 
 
 async def enter_stream(request: ApiRequest) -> None:
