@@ -197,7 +197,7 @@ async def test_a_response_can_be_read_followed_and_streamed(
 async def test_a_background_response_outlives_its_client(
     ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
 ) -> None:
-    """Another stream resumes it while it is written."""
+    """Another stream resumes it while it is written. A poll has no output until its end."""
     step = Step(text="Written in the background.", after_events=3)
     await provider.script("(background)", [step])
     stream: Any = await ai.responses.create(
@@ -214,11 +214,12 @@ async def test_a_background_response_outlives_its_client(
     resumed: Any = await ai.responses.retrieve(
         response_id, stream=True, starting_after=seen[-1].sequence_number
     )
-    running = await ai.responses.retrieve(response_id)
+    running = strict(Response, await ai.responses.retrieve(response_id))
     await provider.release()
     seen += [event async for event in resumed]
 
     assert (running.status, running.background) == ("in_progress", True)
+    assert (running.output, running.usage) == ([], None)
     assert [each.sequence_number for each in seen] == list(range(len(seen)))
     assert seen[-1].type == "response.completed"
     assert seen[-1].response.output_text == "Written in the background."

@@ -22,6 +22,7 @@ from caseworker.engine.context import RunContext
 from caseworker.engine.ports import CallOutcome
 from caseworker.engine.supervision import forget_failure, set_within, shielded
 from caseworker.nodes.agent.references import key_in_event, whole_event_data
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.logs.redaction import redact_text
 from caseworker.platform.logs.trace_context import current_traceparent
 from caseworker.runs.errors import ExecutesNothingError, ExternalRunsFullError, RunNotFoundError
@@ -48,6 +49,9 @@ ACCEPT_GRACE_SECONDS = 30.0
 FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """First and maximum poll interval, in seconds, while a caller waits for a run that another process
 executes."""
+
+MAX_RETRY_SECONDS = 5.0
+"""Maximum interval, in seconds, between attempts to cancel an abandoned run."""
 
 FORWARD_SECONDS = 5.0
 """Seconds, after the grace period of the process, for the responses of other processes to requests
@@ -94,6 +98,7 @@ class RunService:
         self._answering: set[asyncio.Timeout] = set()
         self._grace_ends_at: float | None = None
         self._settling: set[asyncio.Task[Run]] = set()
+        self._abandoning: set[asyncio.Task[None]] = set()
         stored_seq = executor.stored_seq if executor else lambda key: None
         self._followers = Followers(store.listening, self._events_after, stored_seq)
 
@@ -136,6 +141,16 @@ class RunService:
         cancelled = await self.store.cancel(key, CancelRequest(requested_by=by, reason=redacted))
         self._deliver(key, cancelled)
         return await self._settled(key, cancelled)
+
+    def abandon(self, key: RunKey, *, by: str, reason: str) -> None:
+        """Cancel a run in the background, because its client has disconnected.
+
+        The request is retried while the database is unavailable. A run whose client was
+        disconnected by the shutdown of this process continues.
+        """
+        abandoning = asyncio.create_task(self._abandon(key, by, reason), name="abandoning")
+        self._abandoning.add(abandoning)
+        abandoning.add_done_callback(self._abandoning.discard)
 
     async def cancel_matching(
         self, tenant: str, run_filter: RunFilter, *, by: str, reason: str | None = None
@@ -324,6 +339,17 @@ class RunService:
                 self._executor.cancel(key, request)
             else:
                 self._executor.replay_stopped_soon(key)
+
+    async def _abandon(self, key: RunKey, by: str, reason: str) -> None:
+        delay_seconds = FIRST_POLL_SECONDS
+        while not self._closing.is_set():
+            try:
+                await self.cancel(key, by=by, reason=reason)
+                return
+            except StoreUnavailableError:
+                log.warning("run.cancel_delayed", run_id=key.run_id)
+            await set_within(self._closing, delay_seconds)
+            delay_seconds = min(2 * delay_seconds, MAX_RETRY_SECONDS)
 
     async def _settled(self, key: RunKey, cancelled: CancelStatus) -> CancelStatus:
         """Wait a moment for the end of the run, and return its state and its calls."""

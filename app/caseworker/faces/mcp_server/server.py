@@ -75,10 +75,9 @@ _GET_RUN = Tool(
 
 
 class OfferingServer:
-    """Handles MCP requests. Its only state is the cancel requests in progress."""
+    """Handles MCP requests."""
 
     def __init__(self, version: str) -> None:
-        self._cancelling: set[asyncio.Task[Any]] = set()
         self._server: Server[Any] = Server(
             "caseworker",
             version=version,
@@ -145,15 +144,8 @@ class OfferingServer:
             return await self._ended(context, request, accepted.run, wait)
         except asyncio.CancelledError:
             runs = request.service(RunService)
-            if not runs.is_closing:  # otherwise the process shuts down, not the client
-                self._cancel(runs, accepted.run.key)
+            runs.abandon(accepted.run.key, by=CALLER, reason="The client left.")
             raise
-
-    def _cancel(self, runs: RunService, key: RunKey) -> None:
-        """Cancel the run of a disconnected client in a separate task, since this one ends."""
-        cancelling = asyncio.create_task(runs.cancel(key, by=CALLER, reason="The client left."))
-        self._cancelling.add(cancelling)
-        cancelling.add_done_callback(self._cancelling.discard)
 
     async def _ended(
         self, context: Context, request: ApiRequest, run: Run, wait: float

@@ -21,7 +21,6 @@ from caseworker.faces.openai_api.bodies import (
     refuse,
     response_call,
 )
-from caseworker.faces.openai_api.runs import FrameSource, ReplyStream
 from caseworker.faces.openai_api.transcript import Transcript, failure_of, transcript_of
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.external.clients import KEY_PREFIXES
@@ -95,15 +94,15 @@ async def complete(request: ApiRequest) -> ASGIApp:
     run, after = continued.run, continued.after
     if call.streams:
         writer = chat_completions.ChunkWriter(run, call)
-        source = FrameSource(
-            request=request,
-            key=run.key,
-            frames=writer,
-            dialect=CHAT_COMPLETIONS,
+        return runs.ReplyStream(
+            request,
+            run.key,
+            writer,
+            CHAT_COMPLETIONS,
+            abandons=True,
             after=after,
             asks_client=True,
         )
-        return ReplyStream(source, abandons=True)
     transcript = Transcript()
     run, calls = await runs.answered(request, run.key, transcript, after=after)
     if not calls and (failure := failure_of(run)) is not None:
@@ -128,8 +127,7 @@ async def respond(request: ApiRequest) -> ASGIApp:
     run = await _accepted(request, call, about, earlier)
     if call.streams:
         writer, lasts = responses.EventWriter(run), call.background
-        source = FrameSource(request=request, key=run.key, frames=writer, dialect=RESPONSES)
-        return ReplyStream(source, abandons=not lasts)
+        return runs.ReplyStream(request, run.key, writer, RESPONSES, abandons=not lasts)
     if not call.background:
         run = await runs.ended(request, run)
     return await _response(request, run)
@@ -146,8 +144,7 @@ async def retrieve(request: ApiRequest) -> ASGIApp:
         refuse("starting_after", "starting_after must be the sequence number of an event.")
     await runs.enter_stream(request)
     writer = responses.EventWriter(run, after=int(after))
-    source = FrameSource(request=request, key=run.key, frames=writer, dialect=RESPONSES)
-    return ReplyStream(source, abandons=False)
+    return runs.ReplyStream(request, run.key, writer, RESPONSES, abandons=False)
 
 
 async def cancel(request: ApiRequest) -> ASGIApp:

@@ -2,15 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,6 +42,8 @@ from caseworker.runs.service import RunService
 
 WAIT_SECONDS: Final = 60.0
 """Longest wait for a run before the key of the client is checked again."""
+RETRY_SECONDS: Final = 1.0
+"""Interval between attempts to follow a run while the database is unavailable."""
 SILENT_SECONDS: Final = 15.0
 """Seconds without an event after which a stream sends a comment."""
 DISCONNECTED: Final = "The client disconnected."
@@ -178,7 +172,7 @@ async def _while_connected(
     try:
         return await while_connected(request, waiting)
     except ClientDisconnect:
-        await abandon(request, key)
+        abandon(request, key)
         raise
     finally:
         waiting.cancel()
@@ -187,18 +181,20 @@ async def _while_connected(
 async def _ended(request: ApiRequest, run: Run) -> Run:
     runs = request.service(RunService)
     while not run.finished:
-        run = await runs.wait(run.key, seconds=WAIT_SECONDS)
-        await request.require_still(KeyScope.READ)
+        try:
+            current = await runs.wait(run.key, seconds=WAIT_SECONDS)
+            await request.require_still(KeyScope.READ)
+            run = current
+        except StoreUnavailableError:
+            await asyncio.sleep(RETRY_SECONDS)
         if runs.is_closing and not run.finished:
             raise RefusedError(_closing(run.key))
     return run
 
 
-async def abandon(request: ApiRequest, key: RunKey) -> None:
+def abandon(request: ApiRequest, key: RunKey) -> None:
     """Cancel a run whose client has disconnected."""
-    runs = request.service(RunService)
-    if not runs.is_closing:
-        await runs.cancel(key, by=request.caller.name, reason=DISCONNECTED)
+    request.service(RunService).abandon(key, by=request.caller.name, reason=DISCONNECTED)
 
 
 def _closing(key: RunKey) -> Refusal:
@@ -212,33 +208,42 @@ async def steps(
     """Yield the progress of a run until it has ended.
 
     With ``asks_client``, the steps also end when it waits for its client. Steps without events are
-    yielded while there are none. The steps end early if this process shuts down.
+    yielded while there are none, also during a database outage. The steps end early if this process
+    shuts down.
     """
-    runs = request.service(RunService)
-    async with aclosing(runs.follow(key, after=after)) as batches:
-        async for batch in batches:
-            await request.require_still(KeyScope.READ)
-            step = Step(batch.events, await runs.get(key) if batch.is_last else None)
-            asks = any(each.type == REQUIRED_ACTION for each in batch.events)
-            if asks_client and asks and step.run is None:
-                step = replace(await _waiting(request, key), events=batch.events)
-            yield step
-            if step.run is not None:
-                return
+    runs, is_over = request.service(RunService), False
+    while not is_over:
+        try:
+            async with aclosing(runs.follow(key, after=after)) as batches:
+                async for batch in batches:
+                    await request.require_still(KeyScope.READ)
+                    step = Step(batch.events, await runs.get(key) if batch.is_last else None)
+                    asks = any(each.type == REQUIRED_ACTION for each in batch.events)
+                    if asks_client and asks and step.run is None:
+                        step = replace(await _waiting(request, key), events=batch.events)
+                    yield step
+                    after = batch.until
+                    if step.run is not None:
+                        return
+            is_over = True
+        except StoreUnavailableError:
+            yield Step(())
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 async def _waiting(request: ApiRequest, key: RunKey) -> Step:
     """Return the run once it waits for its client alone; an empty step if it does not."""
     runs, (delay, longest) = request.service(RunService), LOOK_SECONDS
-    while True:
+    while not runs.is_closing:
         calls = [each for each in await calls_of_client(request, key) if each.open]
         run = await runs.get(key)
         if run.finished or not calls:
-            return Step(())
+            break
         if run.status is RunStatus.WAITING:
             return Step((), run, calls)
         await asyncio.sleep(delay)
         delay = min(2 * delay, longest)
+    return Step(())
 
 
 async def calls_of_client(request: ApiRequest, key: RunKey) -> list[Approval]:
@@ -247,48 +252,36 @@ async def calls_of_client(request: ApiRequest, key: RunKey) -> list[Approval]:
     return [each for each in calls if each.question.author is Author.CLIENT]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameSource:
-    """The events of a run, encoded as those of an API."""
-
-    request: ApiRequest
-    key: RunKey
-    frames: Callable[[Step], bytes]
-    """Returns the encoded events of a stream for a step of the run."""
-    dialect: Dialect
-    after: int = 0
-    """Sequence number of the event of the run after which the stream begins."""
-    asks_client: bool = False
-    """Whether the stream ends if the run waits for its client."""
-
-    async def parts(self) -> AsyncIterator[bytes]:
-        """Yield parts of the stream until the run has ended; b"" after a silence."""
-        request, number = self.request, 0
-        try:
-            progress = steps(request, self.key, after=self.after, asks_client=self.asks_client)
-            async with aclosing(progress):
-                async for step in progress:
-                    yield self.frames(step)
-                    number += 1
-                    if step.run is not None:
-                        return
-            refusal = _closing(self.key)
-        except (StoreUnavailableError, RunNotFoundError, AccessRefusedError) as error:
-            refusal = of_problem(request.problem_of(error))
-        yield self.dialect.error_event(refusal, number)
-
-
 class ReplyStream(Response):
     """Streams the answer of a run; if its client disconnects, the run is cancelled or continues."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, source: FrameSource, *, abandons: bool) -> None:
-        """``abandons`` is whether the run is cancelled when the client disconnects."""
+    def __init__(
+        self,
+        request: ApiRequest,
+        key: RunKey,
+        frames: Callable[[Step], bytes],
+        dialect: Dialect,
+        *,
+        abandons: bool,
+        after: int = 0,
+        asks_client: bool = False,
+    ) -> None:
+        """``frames`` returns the encoded events of a step of the run.
+
+        ``abandons`` is whether the run is cancelled when the client disconnects. The stream begins
+        after the event with the number ``after``. With ``asks_client``, it also ends when the run
+        waits for its client.
+        """
         super().__init__(headers={"X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._source = source
+        self._request = request
+        self._key = key
+        self._frames = frames
+        self._dialect = dialect
         self._abandons = abandons
+        self._steps = partial(steps, request, key, after=after, asks_client=asks_client)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
@@ -297,7 +290,7 @@ class ReplyStream(Response):
             await while_connected(Request(scope, receive), sending)
         except (ClientDisconnect, OSError):
             if self._abandons:
-                await abandon(self._source.request, self._source.key)
+                abandon(self._request, self._key)
             raise ClientDisconnect from None
         finally:
             sending.cancel()
@@ -307,7 +300,7 @@ class ReplyStream(Response):
         await send({"type": "http.response.start", **head})
         clock = asyncio.get_running_loop().time
         spoke_at = clock()
-        async with aclosing(self._source.parts()) as parts:  # type: ignore[type-var]
+        async with aclosing(self._parts()) as parts:
             async for part in parts:
                 if not part and clock() - spoke_at >= SILENT_SECONDS:
                     part = b": keep-alive\n\n"
@@ -315,6 +308,26 @@ class ReplyStream(Response):
                     spoke_at = clock()
                     await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+    async def _parts(self) -> AsyncGenerator[bytes, None]:
+        """Yield parts of the stream until the run has ended; b"" after a silence.
+
+        The stream outlives a database outage, because most clients cannot resume it.
+        """
+        number = 0
+        try:
+            async with aclosing(self._steps()) as progress:
+                async for step in progress:
+                    yield self._frames(step)
+                    number += 1
+                    if step.run is not None:
+                        return
+            refusal = _closing(self._key)
+        except (RunNotFoundError, AccessRefusedError) as error:
+            refusal = of_problem(self._request.problem_of(error))
+        except ProblemError as error:
+            refusal = of_problem(error)
+        yield self._dialect.error_event(refusal, number)
 
 
 async def enter_stream(request: ApiRequest) -> None:

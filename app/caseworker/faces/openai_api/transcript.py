@@ -146,14 +146,18 @@ def failure_of(run: Run) -> Refusal | None:
 
 
 async def transcript_of(runs: RunService, run: Run) -> Transcript:
-    """Read the events of a run so far."""
+    """Read the events of a run that has ended; return an empty transcript of any other run.
+
+    Clients poll responses in the background, so a poll must not cost the events of the whole run.
+    """
     transcript = Transcript()
+    if not run.finished:
+        return transcript
     async for events in event_pages(runs, run.key):
         for _ in transcript.read(events):
             pass
-    if run.finished:
-        for _ in transcript.finish(run):
-            pass
+    for _ in transcript.finish(run):
+        pass
     return transcript
 
 
