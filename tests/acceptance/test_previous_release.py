@@ -384,3 +384,108 @@ async def test_the_release_before_answers_in_threads_of_the_new_one_and_claims_n
     texts = [text for text in heard[-1] if text and not text.startswith("{")]
     assert texts == [*said[0], "Four?"]
     assert heard[-1] == heard[-2]
+
+
+async def test_the_release_before_shows_runs_with_tools_of_clients_and_claims_none(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """It lists their calls as approvals; an approval there is an error for the model, no hang."""
+    lookup = {"name": "look_up", "parameters": {"type": "object", "properties": {}}}
+    agent = {"name": "shop", "prompt": {"system": "Sell."}, "tools": [{"client": lookup}]}
+    call = {"id": "call_1", "name": "look_up", "arguments": "{}"}
+    names = ("ANSWERED", "APPROVED", "REFUSED", "STOPPED")
+    for name in names:
+        await provider.script(name, [Step(tool_calls=[call]), Step(text=f"End of {name}.")])
+    async with rolled_out(folder, older_url, provider) as fleet, open_oracle(older_url) as oracle:
+        older, newer = fleet.http_before, fleet.http_after
+        for name in names:
+            run = {"run_id": name, "kind": "agent", "agent": agent, "input": name}
+            (await newer.post("/runs", json=run)).raise_for_status()
+        waits = "SELECT count(*) = 4 FROM runs WHERE status = 'waiting'"
+        await eventually(lambda: oracle.value(waits))
+        paths = ["/runs", "/approvals", "/spend?group_by=model"]
+        for name in names:
+            parts = ("", "/approvals", "/trace", "/trace?format=explain", "/artifacts")
+            paths += [f"/runs/{name}{part}" for part in parts]
+        shown = {path: await older.get(path) for path in paths}
+        listed = shown["/approvals"].json()["approvals"]
+        calls = {each["run_id"]: each["approval_id"] for each in listed}
+        for name, decision in (("APPROVED", "approve"), ("REFUSED", "refuse")):
+            path = f"/runs/{name}/approvals/{calls[name]}"
+            (await older.post(path, json={"decision": decision})).raise_for_status()
+        await fleet.of_before.cancel_run("STOPPED")
+        at = f"/runs/ANSWERED/calls/{calls['ANSWERED']}/result"
+        (await newer.post(at, json={"output": "sent"})).raise_for_status()
+        runs = {name: await finished(fleet.of_after, name) for name in names}
+        afterwards = {path: await older.get(path) for path in paths}
+        read = {name: await _tool_results(provider, name) for name in names}
+        late = await newer.post(
+            f"/runs/STOPPED/calls/{calls['STOPPED']}/result", json={"output": "sent"}
+        )
+
+    assert {path: reply.status_code for path, reply in shown.items()} == dict.fromkeys(paths, 200)
+    assert {reply.status_code for reply in afterwards.values()} == {200}
+    assert sorted(calls) == sorted(names)
+    assert {name: run["status"] for name, run in runs.items()} == {
+        "ANSWERED": "completed",
+        "APPROVED": "completed",
+        "REFUSED": "completed",
+        "STOPPED": "cancelled",
+    }
+    assert all(runs[name]["usage"]["tool_calls"] == 1 for name in names)
+    assert read["ANSWERED"] == ['{"output":"sent"}']
+    assert [len(each) for each in read.values()] == [1, 1, 1, 0]
+    assert all('"error"' in read[name][0] for name in ("APPROVED", "REFUSED"))
+    assert late.status_code == 409
+
+
+async def test_the_release_before_leaves_runs_with_tools_of_clients_to_the_new_one(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """It requeues the run of a killed new process, and accepts answers for nobody meanwhile."""
+    lookup = {"name": "look_up", "parameters": {"type": "object", "properties": {}}}
+    agent = {"name": "shop", "prompt": {"system": "Sell."}, "tools": [{"client": lookup}]}
+    call = {"id": "call_1", "name": "look_up", "arguments": "{}"}
+    await provider.script("WOKEN", [Step(tool_calls=[call]), Step(text="End.")])
+    await provider.script("KILLED", [Step(hang=True), Step(tool_calls=[call]), Step(text="End.")])
+    async with rolled_out(folder, older_url, provider) as fleet, open_oracle(older_url) as oracle:
+        older, newer = fleet.http_before, fleet.http_after
+        fleet.before.child.freeze()
+        for name in ("WOKEN", "KILLED"):
+            run = {"run_id": name, "kind": "agent", "agent": agent, "input": name}
+            (await newer.post("/runs", json=run)).raise_for_status()
+        waits = "SELECT status = 'waiting' FROM runs WHERE run_id = 'WOKEN'"
+        await eventually(lambda: oracle.value(waits))
+        await provider.wait_for_arrivals(1, "KILLED")
+        fleet.after.child.kill()
+        fleet.before.child.thaw()
+        (approval,) = (await older.get("/runs/WOKEN/approvals")).json()["approvals"]
+        path = f"/runs/WOKEN/approvals/{approval['approval_id']}"
+        (await older.post(path, json={"decision": "refuse"})).raise_for_status()
+        queued = "SELECT count(*) = 2 FROM runs WHERE status = 'queued'"
+        await eventually(lambda: oracle.value(queued))
+        for number in range(3):
+            await provider.script(f"OTHER-{number}", [Step(plan=PLAN)], repeat_last=True)
+            await fleet.of_before.post_run(question(f"OTHER-{number}"))
+            await finished(fleet.of_before, f"OTHER-{number}")
+        assert await oracle.value(queued)
+        settings = model_settings(provider.openai_url)
+        async with ServiceProcess(older_url, settings=settings) as after, after.client() as client:
+            woken = await finished(client, "WOKEN")
+            await eventually(
+                lambda: oracle.value("SELECT status = 'waiting' FROM runs WHERE run_id = 'KILLED'")
+            )
+            (open_call,) = (await client.get_run("KILLED"))["required_action"]["calls"]
+            await client.answer_call("KILLED", open_call["call_id"], "sent")
+            killed = await finished(client, "KILLED")
+        await provider.release()
+
+    assert (woken["status"], killed["status"]) == ("completed", "completed")
+    assert '"error"' in (await _tool_results(provider, "WOKEN"))[0]
+    assert await _tool_results(provider, "KILLED") == ['{"output":"sent"}']
+
+
+async def _tool_results(provider: FakeProvider, marker: str) -> list[str]:
+    """Return the results of tools in the last request of a run."""
+    body = (await provider.arrivals(marker, bodies=True))[-1].body or {}
+    return [each["content"] for each in body["messages"] if each["role"] == "tool"]

@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.support.fake_provider.client import FakeProvider
+from tests.support.fake_provider.script import Step
 from tests.support.service import ServiceProcess
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "clients" / "python"
 UV = Path(sys.executable).parent / "uv"
 BLOCKS = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text("utf-8"), re.DOTALL)
+[WITH_TOOL] = [block for block in BLOCKS if "answer_call" in block]
+OFFLINE = [block for block in BLOCKS if block != WITH_TOOL]
 PRINTED = (
     "completed 397.8",
     "run.completed",
@@ -82,18 +86,35 @@ async def offline(module_database_url: str) -> AsyncIterator[ServiceProcess]:
         yield running
 
 
-@pytest.mark.parametrize(("block", "printed"), [*zip(BLOCKS, PRINTED, strict=True)])
+@pytest.mark.parametrize(("block", "printed"), [*zip(OFFLINE, PRINTED, strict=True)])
 async def test_every_program_of_its_page_works_as_pasted(
     offline: ServiceProcess, block: str, printed: str
 ) -> None:
     """The address of the service is in the environment."""
+    assert printed in await _printed(block, offline)
+
+
+async def test_the_program_with_a_tool_of_its_own_works_as_pasted(
+    database_url: str, service_settings: dict[str, str], provider: FakeProvider
+) -> None:
+    """The model asks for the tool, and reads what the program knows."""
+    call = {"id": "c1", "name": "look_up", "arguments": '{"order": 7}'}
+    await provider.script("order 7?", [Step(tool_calls=[call])])
+    await provider.script("sent on Monday", [Step(text="It was sent on Monday.")])
+
+    async with ServiceProcess(database_url, settings=service_settings) as service:
+        printed = await _printed(WITH_TOOL, service)
+    assert printed == "It was sent on Monday.\n"
+
+
+async def _printed(block: str, service: ServiceProcess) -> str:
+    """Run a program with the address of a service, and return its output."""
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", "-c", block),
-        env={"CASEWORKER_URL": offline.url},
+        env={"CASEWORKER_URL": service.url},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     out, complaints = await program.communicate()
-
     assert program.returncode == 0, complaints.decode()
-    assert printed in out.decode()
+    return out.decode()
