@@ -62,6 +62,20 @@ async def _vercel(client: Client, question: str, stream: bool, _: Path) -> Seque
     return [*ask, *["stream"] * stream]
 
 
+async def claude_code_session(
+    client: Client, question: str, stream: bool, folder: Path
+) -> Sequence[str]:
+    """Claude Code, which may execute shell commands."""
+    program = installed_packages(NPM) / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
+    return node(program, "--print", "--allowedTools", "Bash", "--", question)
+
+
+async def codex_session(client: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
+    """Codex, which may execute shell commands."""
+    url = f'openai_base_url="{(folder / "url").read_text()}"'
+    return _codex(url, "--dangerously-bypass-approvals-and-sandbox", "--model", "gpt", question)
+
+
 async def _claude_code(client: Client, question: str, stream: bool, folder: Path) -> Sequence[str]:
     program = installed_packages(NPM) / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
     return [*node(program, "-p", question, "--output-format", "json")]
@@ -161,6 +175,14 @@ async def execute(
     client: Client, run: Mapping[str, Any], question: str, folder: Path, *, stream: bool
 ) -> tuple[str, str]:
     """Return the text on stdout and stderr of a client's process."""
+    _, out, err = await finish(client, run, question, folder, stream=stream)
+    return out, err
+
+
+async def finish(
+    client: Client, run: Mapping[str, Any], question: str, folder: Path, *, stream: bool
+) -> tuple[int, str, str]:
+    """Return the exit code of a client's process, and its text on stdout and stderr."""
     access = run["access"]
     _prepare(folder, access["openai_base_url"])
     env = {
@@ -190,7 +212,8 @@ async def execute(
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return out.decode(), err.decode()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
 
 
 async def interrupt(
