@@ -33,6 +33,9 @@ PNG = base64.b64encode(
 ).decode()
 TOOL = {"name": "add", "description": "Adds numbers.", "parameters": {"type": "object"}}
 DAY = {"max_cost_usd": 1, "max_tokens": 100_000, "max_llm_calls": 50, "max_api_calls": 50}
+TRIES = 3
+"""A process knows the state of accounts for a second after a call. If that second ends between a
+reservation and its call, the call is fitted to other amounts."""
 TABLES = """
 SELECT table_name FROM information_schema.tables
 WHERE table_schema = 'public' AND table_type = 'BASE TABLE'
@@ -190,20 +193,21 @@ async def test_a_call_reserves_what_was_said_before(
 ) -> None:
     """It holds for the first call of a session, and for calls of its open run at any process."""
     holder = await key(pair, budget=case.session, budget_per_day=case.day)
-    other = holder.at(pair.of_second)
-    for number, asker in enumerate((holder, other, holder)):
-        marker = f"<{next(_numbers)}>"
-        body = case.body(marker)
-        shown = await reserved(asker, case.path, body)
-        async with held_call(holder, provider, case.path, body, marker):
-            [(cost_usd, tokens)] = await holds_of(pair, holder)
-
-        assert shown["outcome"] == "admitted", shown
-        assert shown["refusal"] is None
-        assert (shown["run_id"] is None) is (number == 0)
+    for number, asker in enumerate((holder, holder.at(pair.of_second), holder)):
+        for _ in range(TRIES if number else 1):
+            marker = f"<{next(_numbers)}>"
+            body = case.body(marker)
+            shown = await reserved(asker, case.path, body)
+            async with held_call(holder, provider, case.path, body, marker):
+                [(cost_usd, tokens)] = await holds_of(pair, holder)
+            assert shown["outcome"] == "admitted", shown
+            assert shown["refusal"] is None
+            assert (shown["run_id"] is None) is (number == 0)
+            await eventually(lambda: pair.oracle.value("SELECT count(*) = 0 FROM account_holds"))
+            if numbers_of(shown) == (pytest.approx(float(cost_usd), rel=1e-9), tokens):
+                break
         assert numbers_of(shown) == (pytest.approx(float(cost_usd), rel=1e-9), tokens), shown
         assert tokens > 0
-        await eventually(lambda: pair.oracle.value("SELECT count(*) = 0 FROM account_holds"))
 
 
 async def stored_rows(pair: Pair) -> Mapping[str, str]:
@@ -384,3 +388,28 @@ async def test_an_unknown_key_and_an_ended_run_are_refused_as_for_a_call(
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (401, "invalid_api_key")
     assert finished.is_success
     assert (ended.status_code, ended.json()["error"]["code"]) == (400, "finished")
+
+
+@pytest.mark.req("cw/19.key")
+async def test_a_reservation_that_would_wait_leaves_no_place_in_the_queue(
+    pair: Pair, provider: FakeProvider
+) -> None:
+    """The budget of a run is free again after the call in flight, and the next call gets it."""
+    agent = await start(pair.of_first, headers=OPERATOR, budget={"max_tokens": 1_000})
+    holder = Holder(http=pair.of_second, key=agent.run["access"])
+    body = Case(CHAT, {"max_tokens": 400}, None).body("<queue>")
+    await provider.script("<queue>", [Step(text="short", tokens_in=1, tokens_out=1, hang=True)])
+    call = asyncio.create_task(holder.http.post(CHAT, json=body, headers=holder.headers))
+    await provider.wait_for_arrivals(1, containing="<queue>")
+    waiting = [await reserved(holder, CHAT, body) for _ in range(3)]
+    await provider.release()
+    answered = (await call).status_code
+    after = await reserved(holder, CHAT, body)
+    again = await holder.http.post(CHAT, json=body, headers=holder.headers)
+
+    assert {each["outcome"] for each in waiting} == {"waits"}
+    assert all(each["limits"] == waiting[0]["limits"] for each in waiting)
+    assert after["outcome"] == "admitted"
+    own = [each for each in after["limits"] if each["scope"] == "run"]
+    assert {each["reserved"] for each in own} == {0}
+    assert (answered, again.status_code) == (200, 200)

@@ -27,8 +27,8 @@ FILE, PROJECT_FILE = "config.yaml", "caseworker.yaml"
 SHARED_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "TIINGO_API_KEY")
 """Environment variables that provider clients use by convention. They serve as defaults if no
 specific setting is given."""
-_NO_SETTINGS = (f"{PREFIX}CONFIG", f"{PREFIX}URL", f"{PREFIX}API_KEY")
-"""Variables of the command line: the settings file, the service URL and its API key."""
+_NO_SETTINGS = tuple(f"{PREFIX}{name}" for name in ("CONFIG", "URL", "API_KEY", "KEY"))
+"""Variables of the command line: the settings file, the service URL and the keys for it."""
 _NEAR_MISS = ": not a setting;"
 _HARMLESS_URL = re.compile(r"[\w+]+://(?![^@]*:.*@)(?!.*password=)")
 _TIERS, _NAMED_MODELS = (("models", "small"), ("models", "big")), ("models", "named")

@@ -12,7 +12,7 @@ from caseworker.main.commands import check_configuration
 from caseworker.main.development import _changes
 from caseworker.main.errors import StartupError
 from caseworker.main.project import use_dotenv
-from caseworker.main.service_address import service_address
+from caseworker.main.service_address import STANDING_KEY, service_address
 
 
 def test_a_link_to_itself_and_a_virtual_environment_are_not_watched(tmp_path: Path) -> None:
@@ -208,6 +208,27 @@ def test_a_key_goes_only_to_a_url_from_the_same_source(
     assert (address.url, address.api_key) == (folder.url, folder.key)
     assert address.withheld == folder.withheld
     assert os.environ == folder.variables, "the variables of .env reached the environment"
+
+
+@pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
+def test_a_standing_key_goes_only_to_a_url_from_the_same_source(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`caseworker exec --key` sends it as other commands send an API key."""
+
+    def renamed(text: str) -> str:
+        return text.replace("CASEWORKER_API_KEY", STANDING_KEY)
+
+    (tmp_path / "caseworker.yaml").write_text(renamed(folder.yaml))
+    (tmp_path / ".env").write_text(renamed(folder.dotenv))
+    monkeypatch.chdir(tmp_path)
+    variables = {renamed(name): value for name, value in folder.variables.items()}
+    monkeypatch.setattr(os, "environ", variables)
+
+    address = service_address(folder.option, STANDING_KEY)
+
+    expected = renamed(folder.url), renamed(folder.key), folder.withheld
+    assert (address.url, address.api_key, address.withheld) == expected
 
 
 def test_a_file_that_the_shell_names_is_of_the_shell(
