@@ -363,6 +363,55 @@ async def test_a_revoked_key_ends_its_runs(pair: KeyPair, provider: FakeProvider
 
 
 @pytest.mark.req("cw/19.key")
+@pytest.mark.parametrize(
+    ("way", "ended"),
+    [
+        ("route", "its maker"),
+        ("command", "the key"),
+        ("command", "its maker"),
+        ("command", "all keys"),
+    ],
+)
+async def test_each_end_of_a_key_cancels_its_open_runs(
+    pair: KeyPair, provider: FakeProvider, module_database_url: str, way: str, ended: str
+) -> None:
+    """The call in flight is closed at the provider; runs of other keys continue."""
+    await provider.script("HELD", [Step(hang=True)])
+    tenant = f"ended-{next(_numbers)}"
+    body = {"name": "maker", "scopes": ["admin"], "tenant": tenant}
+    maker = (await pair.of_first.post("/keys", json=body, headers=OPERATOR)).json()
+    name = f"made {next(_numbers)}"
+    holder = await create_key(pair.of_first, maker["key"], name=name)
+    kept = await pair.key()
+    assert (await kept.ask()).status_code == 200
+    key_id = maker["key_id"] if ended == "its maker" else holder.key["key_id"]
+    async with asyncio.TaskGroup() as group:
+        held = group.create_task(holder.ask("HELD"))
+        await provider.wait_for_arrivals(1, "HELD")
+        if way == "route":
+            (await pair.of_second.delete(f"/keys/{key_id}", headers=OPERATOR)).raise_for_status()
+        else:
+            all_keys = ("revoke-all", "--before", "now", "--tenant", tenant)
+            command = all_keys if ended == "all keys" else ("revoke", key_id)
+            env = {"DATABASE_URL": module_database_url}
+            done = await asyncio.to_thread(run_caseworker, "keys", *command, env=env)
+            assert "Cancelled 1 run" in done.stdout, done.stderr
+    run_id = await pair.oracle.value("SELECT run_id FROM runs WHERE tenant_id = %s", tenant)
+    await eventually(
+        lambda: pair.oracle.value(
+            "SELECT status = 'cancelled' FROM runs WHERE tenant_id = %s AND run_id = %s",
+            tenant,
+            run_id,
+        )
+    )
+
+    assert held.result().status_code == 400
+    assert "The key was revoked." in held.result().text
+    assert (await holder.ask()).status_code == 401
+    assert [run["status"] for run in await pair.runs(kept)] == ["running"]
+
+
+@pytest.mark.req("cw/19.key")
 async def test_a_key_ends_with_the_key_that_has_made_it(
     pair: KeyPair, provider: FakeProvider
 ) -> None:

@@ -18,6 +18,7 @@ from caseworker.features.access.keys import (
     KeyNotFoundError,
 )
 from caseworker.features.access.postgres import PostgresKeys
+from caseworker.features.access.revocation import cancel_runs_of
 from caseworker.platform.caller import (
     MAX_NAME_CHARS,
     TENANT_FORM,
@@ -37,7 +38,6 @@ from caseworker.runs.service import RunService
 TenantName = Annotated[str, StringConstraints(pattern=f"^{TENANT_FORM}$")]
 ScopeName = Literal["read", "run", "approve", "admin"]
 _USUAL: ScopeName = "run"
-_REVOKED: Final = "The key was revoked."
 
 
 def _printable(name: str) -> str:
@@ -323,8 +323,7 @@ async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     keys, caller = request.service(PostgresKeys), request.caller
     revoked = await keys.revoke(caller, key_id)
     request.service(Authentication).forget()
-    for run in await keys.open_runs_of(key_id):
-        await request.service(RunService).cancel(run, by=caller.name, reason=_REVOKED)
+    await cancel_runs_of(keys, [key_id], request.service(RunService).cancel, caller)
     return KeyView.of(revoked)
 
 
