@@ -42,6 +42,8 @@ UNMEASURED: Final = {
     "POST /webhooks/deliveries/{delivery_id}/redeliver": "sends a request to another server",
     "DELETE /agents/{name}/versions/{version}": "changes rows like DELETE /agents/{name}",
     "DELETE /graphs/{name}/versions/{version}": "changes rows like DELETE /graphs/{name}",
+    "GET /keys/{key_id}": "reads the rows of a month, of one account",
+    "GET /keys/{key_id}/sessions": "the database has no standing keys; see tests.integration.plans",
     "GET /healthz": "reads no table that grows",
     "GET /metrics": "has its own port with several processes",
     "HEAD /runs/{run_id}/artifacts/{name}": "is the GET without its body",

@@ -421,9 +421,9 @@ class Scenario(Upkeep):
         standing = await ask("POST", "/keys", body)
         bearer = {"Authorization": f"Bearer {standing['key']}"}
         chat = {"model": "small", "messages": [{"role": "user", "content": "Hello"}]}
-        for _ in range(2):
+        for session in ({}, {"x-caseworker-run": "named"}):
             answer = await self.worker.client.post(
-                "/gateway/openai/v1/chat/completions", json=chat, headers=bearer
+                "/gateway/openai/v1/chat/completions", json=chat, headers={**bearer, **session}
             )
             assert answer.status_code == 200, answer.text
         models = await self.worker.client.get("/gateway/openai/v1/models", headers=bearer)
@@ -432,6 +432,18 @@ class Scenario(Upkeep):
         read = await self.worker.client.get(f"/runs/{run['run_id']}", headers=bearer)
         assert read.status_code == 200, read.text
         await ask("GET", "/spend?group_by=key")
+        refused = await self.worker.client.post(
+            "/gateway/openai/v1/chat/completions", json={**chat, "model": "?"}, headers=bearer
+        )
+        assert refused.status_code == 404, refused.text
+        await ask("GET", f"/keys/{standing['key_id']}")
+        await self.both_pages(tenant, f"/keys/{standing['key_id']}/sessions")
+
+        async def refusal_counted() -> bool:
+            key = await ask("GET", f"/keys/{standing['key_id']}")
+            return bool(key["day"]["refused"])
+
+        await eventually(refusal_counted)
         await ask("DELETE", f"/keys/{standing['key_id']}")
 
     async def _reports(self, tenant: str) -> None:

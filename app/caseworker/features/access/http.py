@@ -183,7 +183,7 @@ class KeyView(View):
     @classmethod
     def of(cls, key: ApiKey) -> Self:
         """Return the view of a key."""
-        return cls.of_parts(key, **_members_of(key))
+        return cls.of_parts(key, **members_of(key))
 
 
 class IssuedKeyView(KeyView):
@@ -195,7 +195,7 @@ class IssuedKeyView(KeyView):
     @classmethod
     def issued(cls, issued: IssuedKey) -> Self:
         """Return the view of a newly created key, including its secret."""
-        return cls.of_parts(issued.key, **_members_of(issued.key), key=issued.secret)
+        return cls.of_parts(issued.key, **members_of(issued.key), key=issued.secret)
 
 
 class CallerView(View):
@@ -216,7 +216,8 @@ class KeyList(View):
     keys: list[KeyView]
 
 
-def _members_of(key: ApiKey) -> dict[str, Any]:
+def members_of(key: ApiKey) -> dict[str, Any]:
+    """Return the fields of the view of a key that are not attributes of it."""
     terms = {} if key.agent is None else key.agent.to_json()
     return {"kind": "api" if key.agent is None else "agent", "scopes": _in_order(key), **terms}
 

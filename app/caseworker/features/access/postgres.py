@@ -147,6 +147,22 @@ class PostgresKeys:
             rows = await connection.execute(of_tenant.order_by(*order).limit(MAX_KEYS))
             return [_key(row) for row in rows.mappings()]
 
+    async def get(self, by: Caller, key_id: str) -> ApiKey:
+        """Return a key.
+
+        Raises:
+            ScopeMissingError: the caller lacks the permission.
+            KeyNotFoundError: the key does not exist.
+        """
+        query = select(api_keys).where(
+            api_keys.c.key_id == key_id, _of(_tenant_for(by, None)), _managed(by)
+        )
+        async with transaction(self._pool) as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+        if row is None:
+            raise KeyNotFoundError
+        return _key(row)
+
     async def revoke(self, by: Caller, key_id: str) -> ApiKey:
         """Revoke a key, and the standing keys that it has made; a repetition changes nothing.
 

@@ -22,7 +22,7 @@ async def cancel_runs_of(
 ) -> Sequence[RunKey]:
     """Cancel the open runs of revoked keys, and of keys that they have made; return these runs.
 
-    Each run is cancelled in a transaction of its own. If one fails, a repetition cancels the rest.
+    Each run is cancelled in a separate transaction. If one fails, a repetition cancels the rest.
     """
     runs = await keys.open_runs_of(key_ids)
     for run in runs:
