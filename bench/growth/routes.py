@@ -52,6 +52,8 @@ UNMEASURED: Final = {
         "reads the rows that a call of the gateway reads",
     ),
     "GET /gateway/usage": "needs a standing key",
+    "GET /keys/{key_id}": "reads the rows of a month, of one account",
+    "GET /keys/{key_id}/sessions": "the database has no standing keys; see tests.integration.plans",
     "GET /healthz": "reads no table that grows",
     "GET /metrics": "has its own port with several processes",
     "HEAD /runs/{run_id}/artifacts/{name}": "is the GET without its body",

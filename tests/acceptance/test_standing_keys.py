@@ -4,6 +4,7 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from decimal import Decimal
 from itertools import count
 from typing import Any
@@ -363,6 +364,55 @@ async def test_a_revoked_key_ends_its_runs(pair: KeyPair, provider: FakeProvider
 
 
 @pytest.mark.req("cw/19.key")
+@pytest.mark.parametrize(
+    ("way", "ended"),
+    [
+        ("route", "its maker"),
+        ("command", "the key"),
+        ("command", "its maker"),
+        ("command", "all keys"),
+    ],
+)
+async def test_each_end_of_a_key_cancels_its_open_runs(
+    pair: KeyPair, provider: FakeProvider, module_database_url: str, way: str, ended: str
+) -> None:
+    """The call in flight is closed at the provider; runs of other keys continue."""
+    await provider.script("HELD", [Step(hang=True)])
+    tenant = f"ended-{next(_numbers)}"
+    body = {"name": "maker", "scopes": ["admin"], "tenant": tenant}
+    maker = (await pair.of_first.post("/keys", json=body, headers=OPERATOR)).json()
+    name = f"made {next(_numbers)}"
+    holder = await create_key(pair.of_first, maker["key"], name=name)
+    kept = await pair.key()
+    assert (await kept.ask()).status_code == 200
+    key_id = maker["key_id"] if ended == "its maker" else holder.key["key_id"]
+    async with asyncio.TaskGroup() as group:
+        held = group.create_task(holder.ask("HELD"))
+        await provider.wait_for_arrivals(1, "HELD")
+        if way == "route":
+            (await pair.of_second.delete(f"/keys/{key_id}", headers=OPERATOR)).raise_for_status()
+        else:
+            all_keys = ("revoke-all", "--before", "now", "--tenant", tenant)
+            command = all_keys if ended == "all keys" else ("revoke", key_id)
+            env = {"DATABASE_URL": module_database_url}
+            done = await asyncio.to_thread(run_caseworker, "keys", *command, env=env)
+            assert "Cancelled 1 run" in done.stdout, done.stderr
+    run_id = await pair.oracle.value("SELECT run_id FROM runs WHERE tenant_id = %s", tenant)
+    await eventually(
+        lambda: pair.oracle.value(
+            "SELECT status = 'cancelled' FROM runs WHERE tenant_id = %s AND run_id = %s",
+            tenant,
+            run_id,
+        )
+    )
+
+    assert held.result().status_code == 400
+    assert "The key was revoked." in held.result().text
+    assert (await holder.ask()).status_code == 401
+    assert [run["status"] for run in await pair.runs(kept)] == ["running"]
+
+
+@pytest.mark.req("cw/19.key")
 async def test_a_key_ends_with_the_key_that_has_made_it(
     pair: KeyPair, provider: FakeProvider
 ) -> None:
@@ -594,3 +644,63 @@ async def test_a_ceiling_of_one_run_is_named_and_the_next_call_opens_another(
     assert "The next call of the session opens another run." in message
     assert later.status_code == 200
     assert [run["status"] for run in runs] == ["halted", "running"]
+
+
+@pytest.mark.req("cw/19.key")
+async def test_the_use_of_a_key_is_shown_by_session(pair: KeyPair, provider: FakeProvider) -> None:
+    """Calls in flight are reserved, and refused calls are counted without a run of their own.
+
+    A name that never had a run leaves no session; its refusals count for the key.
+    """
+    await provider.script("USED", [Step(tokens_in=1, tokens_out=50)], repeat_last=True)
+    await provider.script("HELD", [Step(hang=True)])
+    fields: dict[str, Any] = {"max_completion_tokens": 100}
+    holder = await pair.key(budget={"max_llm_calls": 2}, max_sessions_per_hour=3)
+    path = f"/keys/{holder.key['key_id']}"
+    agent = {"user-agent": "mine/1"}
+    for name in ("one", "two"):
+        reply = await holder.named(name).ask("USED", headers=agent, **fields)
+        assert reply.status_code == 200, reply.text
+    assert (await holder.ask("USED", **fields)).status_code == 200
+    async with asyncio.TaskGroup() as group:
+        group.create_task(holder.named("two").ask("HELD", **fields))
+        await provider.wait_for_arrivals(1, "HELD")
+        in_flight = await pair.get(f"{path}/sessions")
+        await provider.release()
+    for http, name, times in (
+        (pair.of_first, "one", 1),
+        (pair.of_second, "two", 3),
+        (pair.of_first, "never opened", 2),
+    ):
+        for _ in range(times):
+            refused = await holder.named(name).at(http).ask("USED", model="none", **fields)
+            assert refused.status_code in (400, 404), refused.text
+
+    async def all_are_counted() -> bool:
+        return bool((await pair.get(path))["day"]["refused"] == 6)
+
+    await eventually(all_are_counted)
+    key = await pair.get(path)
+    first = await pair.get(f"{path}/sessions?limit=2")
+    second = await pair.get(f"{path}/sessions?limit=2&cursor={first['next_cursor']}")
+    sessions = [*first["sessions"], *second["sessions"]]
+
+    (held,) = [each for each in in_flight["sessions"] if each["name"] == "two"]
+    assert (held["used"]["llm_calls"], held["reserved"]["llm_calls"]) == (1, 1)
+    assert held["reserved"]["cost_usd"] == pytest.approx(0.01)
+    assert [each["name"] for each in sessions] == [None, "two", "one"]
+    assert second["next_cursor"] is None
+    assert [each["used"]["llm_calls"] for each in sessions] == [1, 2, 1]
+    assert [each["reserved"]["llm_calls"] for each in sessions] == [0, 0, 0]
+    assert [each["refused"] for each in sessions] == [0, 3, 1]
+    assert [each["user_agent"] for each in sessions[1:]] == ["mine/1", "mine/1"]
+    called = [datetime.fromisoformat(each["last_call_at"]) for each in sessions]
+    opened = [datetime.fromisoformat(each["opened_at"]) for each in sessions]
+    assert all(later > earlier for later, earlier in zip(called, opened, strict=True))
+    assert [each["status"] for each in sessions] == ["running"] * 3
+    assert (key["day"]["used"], key["day"]["refused"]) == (key["month"]["used"], 6)
+    assert key["day"]["used"]["llm_calls"] == 4
+    assert key["day"]["used"]["cost_usd"] == pytest.approx(
+        sum(each["used"]["cost_usd"] for each in sessions)
+    )
+    assert "key" not in key

@@ -66,6 +66,8 @@ ROUTES = frozenset(
         "GET /spend",
         "POST /keys",
         "GET /keys",
+        "GET /keys/{key_id}",
+        "GET /keys/{key_id}/sessions",
         "POST /keys/{key_id}/rotate",
         "DELETE /keys/{key_id}",
         "PUT /schedules/{name}",

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -146,10 +146,17 @@ def list_keys_command(tenant: OfTenant = None, as_json: AsJson = False) -> None:
 
 @cli.command()
 def revoke(key_id: KeyId) -> None:
-    """Revoke a key; every process rejects it within five seconds."""
-    with _key_errors():
-        revoked = _with(lambda keys: keys.revoke(OPERATOR, key_id))
-    show(f"Revoked key {revoked.key_id} ({revoked.name}).")
+    """Revoke a key; every process rejects it within five seconds.
+
+    The standing keys that it has made are revoked too. Open runs of standing keys are cancelled,
+    unless another key has replaced theirs.
+    """
+    from caseworker.main.commands import revoke_key
+
+    with _key_errors(), startup_errors():
+        revoked, cancelled = revoke_key(key_id)
+    runs = f" Cancelled {_runs(cancelled)}." if cancelled else ""
+    show(f"Revoked key {revoked.key_id} ({revoked.name}).{runs}")
 
 
 @cli.command("revoke-all")
@@ -167,19 +174,23 @@ def revoke_all(
     """Revoke all keys that were created before a time, such as those of a restored backup.
 
     These are the API keys of all tenants and the keys of open external runs. Every process rejects
-    them within five seconds.
+    them within five seconds. The open runs of standing keys are cancelled.
     """
     from caseworker.main.commands import revoke_all_keys
 
     until = datetime.now(UTC) if before == "now" else _timestamp(before, "--before")
     with _key_errors(), startup_errors():
-        keys, runs = revoke_all_keys(before=until, tenant=tenant, but=but or ())
+        revoked = revoke_all_keys(before=until, tenant=tenant, but=but or ())
+    keys, runs, cancelled = revoked.keys, revoked.runs, revoked.cancelled
     if as_json:
-        show_json({"keys": [asdict(key) for key in keys], "runs": [asdict(run) for run in runs]})
+        names = ("keys", "runs", "cancelled")
+        show_json({name: [asdict(each) for each in getattr(revoked, name)] for name in names})
         return
     for key in keys:
         show(f"Revoked key {key.key_id} ({key.name}) of tenant {key.tenant}.")
     show(f"Revoked {len(keys)} API keys, and the keys of {len(runs)} open runs.")
+    if cancelled:
+        show(f"Cancelled {_runs(cancelled)} of standing keys.")
 
 
 @cli.command()
@@ -233,6 +244,10 @@ def _terms(
         budget_per_month=limits(budget_usd_per_month),
         models=models or None,
     )
+
+
+def _runs(cancelled: Sequence[Any]) -> str:
+    return "1 run" if len(cancelled) == 1 else f"{len(cancelled)} runs"
 
 
 def _show_variables(issued: IssuedKey, url: str | None) -> None:

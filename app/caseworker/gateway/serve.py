@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 from fastapi import Request, Response
@@ -20,7 +21,12 @@ from starlette.types import ASGIApp
 from caseworker.core.budget.stops import Stop
 from caseworker.engine.call import CallFailedError
 from caseworker.features.external.attempts import PendingReply, SupersededError
-from caseworker.features.external.client_requests import VALUES, AnsweredError, content_of
+from caseworker.features.external.client_requests import (
+    ON_REFUSAL,
+    VALUES,
+    AnsweredError,
+    content_of,
+)
 from caseworker.features.external.clients import Clients
 from caseworker.features.external.end import RunEndedError
 from caseworker.features.external.key_sessions import (
@@ -325,9 +331,21 @@ def in_shape(
         api_request.limits = replace(
             api_request.limits, max_body_bytes=limits.max_body_bytes, max_graph_bytes=0
         )
-        return await shaped(owned(partial(answer, gateway, api_request, dialect)), dialect)
+        owned_answer = owned(partial(answer, gateway, api_request, dialect))
+        return await shaped(_counted(request, owned_answer), dialect)
 
     return answered
+
+
+async def _counted(request: Request, answer: Awaitable[ASGIApp]) -> ASGIApp:
+    """Await an answer; count the refusal of a call of a standing key."""
+    try:
+        return await answer
+    except _ERRORS as error:
+        status = _refusal_in(error).status
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR and ON_REFUSAL in request.scope:
+            request.scope[ON_REFUSAL]()
+        raise
 
 
 async def owned(answer: Callable[[], Awaitable[ASGIApp]]) -> ASGIApp:

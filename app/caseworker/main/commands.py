@@ -33,7 +33,7 @@ from caseworker.main.project import variables_of_project
 from caseworker.models.recorded import Recorder
 from caseworker.platform.caller import OPERATOR
 from caseworker.platform.postgres.engines import Pool
-from caseworker.runs.run import RunKey
+from caseworker.runs.run import CancelRequest, RunKey
 from caseworker.settings.schema import Settings
 
 T = TypeVar("T")
@@ -249,12 +249,35 @@ def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:
     return _with_database(lambda pool: use(PostgresKeys(pool)))
 
 
-def revoke_all_keys(
-    *, before: datetime, tenant: str | None, but: Sequence[str]
-) -> tuple[Sequence[ApiKey], Collection[RunKey]]:
-    """Revoke the keys that were created before a time, except the API keys with the IDs ``but``.
+def revoke_key(key_id: str) -> tuple[ApiKey, Sequence[RunKey]]:
+    """Revoke a key and those that it has made; return it, and the runs that were cancelled.
 
-    Returns the API keys, and the open external runs whose keys were revoked.
+    Raises:
+        KeyNotFoundError: the key does not exist.
+        StartupError: the database cannot be reached.
+    """
+    settings = logged_settings()
+
+    async def revoked(pool: Pool) -> tuple[ApiKey, Sequence[RunKey]]:
+        key = await PostgresKeys(pool).revoke(OPERATOR, key_id)
+        return key, await _cancel_runs_of(pool, [key_id], settings)
+
+    return _with_database(revoked, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class RevokedKeys:
+    """The keys that were revoked, and the runs that were cancelled with them."""
+
+    keys: Sequence[ApiKey]
+    runs: Collection[RunKey]
+    """Open external runs whose keys were revoked."""
+    cancelled: Sequence[RunKey]
+    """Open runs of standing keys."""
+
+
+def revoke_all_keys(*, before: datetime, tenant: str | None, but: Sequence[str]) -> RevokedKeys:
+    """Revoke the keys that were created before a time, except the API keys with the IDs ``but``.
 
     Raises:
         KeyNotFoundError: a key in ``but`` does not exist; no key was revoked.
@@ -263,12 +286,32 @@ def revoke_all_keys(
     settings = logged_settings()
     from caseworker.features.external.postgres import PostgresAttempts
 
-    async def revoked(pool: Pool) -> tuple[Sequence[ApiKey], Collection[RunKey]]:
+    async def revoked(pool: Pool) -> RevokedKeys:
         attempts = PostgresAttempts(pool, stale_seconds=settings.worker.stale_after_seconds)
         keys = await PostgresKeys(pool).revoke_all(OPERATOR, before=before, tenant=tenant, but=but)
-        return keys, await attempts.revoke_all(before=before, tenant=tenant)
+        runs = await attempts.revoke_all(before=before, tenant=tenant)
+        cancelled = await _cancel_runs_of(pool, [key.key_id for key in keys], settings)
+        return RevokedKeys(keys, runs, cancelled)
 
     return _with_database(revoked, settings)
+
+
+async def _cancel_runs_of(
+    pool: Pool, key_ids: Collection[str], settings: Settings
+) -> Sequence[RunKey]:
+    """Cancel the open runs of revoked keys; the processes that own them are notified."""
+    from caseworker.features.access.revocation import cancel_runs_of
+    from caseworker.main.limits import store_limits
+    from caseworker.platform.postgres.engines import transaction
+    from caseworker.runs.execute.postgres.runs import cancel_in
+
+    limits = store_limits(settings)
+
+    async def cancel(key: RunKey, *, by: str, reason: str | None = None) -> None:
+        async with transaction(pool) as connection:
+            await cancel_in(connection, key, CancelRequest(requested_by=by, reason=reason), limits)
+
+    return await cancel_runs_of(PostgresKeys(pool), key_ids, cancel, OPERATOR)
 
 
 def with_quotas(use: Callable[[PostgresQuotas], Awaitable[T]]) -> T:

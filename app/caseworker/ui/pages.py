@@ -55,7 +55,8 @@ _SHELL = "index.html"
 
 _PAGES = (
     *("/ui", "/ui/", "/ui/overview", "/ui/runs", "/ui/runs/", "/ui/runs/{run_id}"),
-    *("/ui/threads", "/ui/threads/{thread_id}", "/ui/tools", "/ui/models", "/ui/keys"),
+    *("/ui/threads", "/ui/threads/{thread_id}", "/ui/tools", "/ui/models"),
+    *("/ui/keys", "/ui/keys/{key_id}"),
     *("/ui/agents", "/ui/agents/{name}", "/ui/graphs", "/ui/graphs/{name}"),
     *("/ui/schedules", "/ui/quotas", "/ui/evaluations"),
 )

@@ -432,9 +432,9 @@ class Scenario(Upkeep):
             "/gateway/anthropic/v1/messages/reserve", json=chat, headers=bearer
         )
         assert refused.status_code == 400, refused.text
-        for _ in range(2):
+        for session in ({}, {"x-caseworker-run": "named"}):
             answer = await self.worker.client.post(
-                "/gateway/openai/v1/chat/completions", json=chat, headers=bearer
+                "/gateway/openai/v1/chat/completions", json=chat, headers={**bearer, **session}
             )
             assert answer.status_code == 200, answer.text
         usage = await self.worker.client.get("/gateway/usage", headers=bearer)
@@ -445,6 +445,18 @@ class Scenario(Upkeep):
         read = await self.worker.client.get(f"/runs/{run['run_id']}", headers=bearer)
         assert read.status_code == 200, read.text
         await ask("GET", "/spend?group_by=key")
+        refused = await self.worker.client.post(
+            "/gateway/openai/v1/chat/completions", json={**chat, "model": "?"}, headers=bearer
+        )
+        assert refused.status_code == 404, refused.text
+        await ask("GET", f"/keys/{standing['key_id']}")
+        await self.both_pages(tenant, f"/keys/{standing['key_id']}/sessions")
+
+        async def refusal_counted() -> bool:
+            key = await ask("GET", f"/keys/{standing['key_id']}")
+            return bool(key["day"]["refused"])
+
+        await eventually(refusal_counted)
         await ask("DELETE", f"/keys/{standing['key_id']}")
 
     async def _reports(self, tenant: str) -> None:

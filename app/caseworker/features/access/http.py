@@ -18,6 +18,7 @@ from caseworker.features.access.keys import (
     KeyNotFoundError,
 )
 from caseworker.features.access.postgres import PostgresKeys
+from caseworker.features.access.revocation import cancel_runs_of
 from caseworker.platform.caller import (
     MAX_NAME_CHARS,
     TENANT_FORM,
@@ -37,7 +38,6 @@ from caseworker.runs.service import RunService
 TenantName = Annotated[str, StringConstraints(pattern=f"^{TENANT_FORM}$")]
 ScopeName = Literal["read", "run", "approve", "admin"]
 _USUAL: ScopeName = "run"
-_REVOKED: Final = "The key was revoked."
 
 
 def _printable(name: str) -> str:
@@ -183,7 +183,7 @@ class KeyView(View):
     @classmethod
     def of(cls, key: ApiKey) -> Self:
         """Return the view of a key."""
-        return cls.of_parts(key, **_members_of(key))
+        return cls.of_parts(key, **members_of(key))
 
 
 class IssuedKeyView(KeyView):
@@ -195,7 +195,7 @@ class IssuedKeyView(KeyView):
     @classmethod
     def issued(cls, issued: IssuedKey) -> Self:
         """Return the view of a newly created key, including its secret."""
-        return cls.of_parts(issued.key, **_members_of(issued.key), key=issued.secret)
+        return cls.of_parts(issued.key, **members_of(issued.key), key=issued.secret)
 
 
 class CallerView(View):
@@ -216,7 +216,8 @@ class KeyList(View):
     keys: list[KeyView]
 
 
-def _members_of(key: ApiKey) -> dict[str, Any]:
+def members_of(key: ApiKey) -> dict[str, Any]:
+    """Return the fields of the view of a key that are not attributes of it."""
     terms = {} if key.agent is None else key.agent.to_json()
     return {"kind": "api" if key.agent is None else "agent", "scopes": _in_order(key), **terms}
 
@@ -323,8 +324,7 @@ async def revoke_key(key_id: KeyId, request: ApiRequest) -> KeyView:
     keys, caller = request.service(PostgresKeys), request.caller
     revoked = await keys.revoke(caller, key_id)
     request.service(Authentication).forget()
-    for run in await keys.open_runs_of(key_id):
-        await request.service(RunService).cancel(run, by=caller.name, reason=_REVOKED)
+    await cancel_runs_of(keys, [key_id], request.service(RunService).cancel, caller)
     return KeyView.of(revoked)
 
 

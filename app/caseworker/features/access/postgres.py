@@ -56,17 +56,17 @@ api_keys = Table(
     Column("agent", JSONB(none_as_null=True)),
 )
 
-_RUNS_OF_KEY = """
+_RUNS_OF_KEYS = """
 SELECT s.tenant_id, s.run_id FROM key_sessions s LEFT JOIN runs r USING (tenant_id, run_id)
 WHERE (s.tenant_id, s.account) IN (
         SELECT tenant_id, account FROM api_keys
-        WHERE key_id = %(key_id)s AND account IS NOT NULL OR made_by = %(key_id)s
+        WHERE key_id = ANY(%(key_ids)s) AND account IS NOT NULL OR made_by = ANY(%(key_ids)s)
     ) AND s.is_open AND r.finished_at IS NULL AND NOT EXISTS (
         SELECT FROM api_keys k WHERE k.tenant_id = s.tenant_id AND k.account = s.account
             AND k.revoked_at IS NULL AND coalesce(k.expires_at, 'infinity') > clock_timestamp())
 ORDER BY s.tenant_id, s.run_id
 """
-"""Open runs of a standing key and of those that a key has made, unless another key continues them.
+"""Open runs of standing keys and of those that keys have made, unless another key continues them.
 
 They include runs that are about to be stored."""
 
@@ -147,6 +147,22 @@ class PostgresKeys:
             rows = await connection.execute(of_tenant.order_by(*order).limit(MAX_KEYS))
             return [_key(row) for row in rows.mappings()]
 
+    async def get(self, by: Caller, key_id: str) -> ApiKey:
+        """Return a key.
+
+        Raises:
+            ScopeMissingError: the caller lacks the permission.
+            KeyNotFoundError: the key does not exist.
+        """
+        query = select(api_keys).where(
+            api_keys.c.key_id == key_id, _of(_tenant_for(by, None)), _managed(by)
+        )
+        async with transaction(self._pool) as connection:
+            row = (await connection.execute(query)).mappings().one_or_none()
+        if row is None:
+            raise KeyNotFoundError
+        return _key(row)
+
     async def revoke(self, by: Caller, key_id: str) -> ApiKey:
         """Revoke a key, and the standing keys that it has made; a repetition changes nothing.
 
@@ -171,13 +187,13 @@ class PostgresKeys:
             await _revoke_made_by(connection, [key_id], now)
         return _key(row)
 
-    async def open_runs_of(self, key_id: str) -> Sequence[RunKey]:
-        """Return the open runs of a revoked standing key, and of those that a revoked key has made.
+    async def open_runs_of(self, key_ids: Collection[str]) -> Sequence[RunKey]:
+        """Return the open runs of revoked standing keys, and of those that revoked keys have made.
 
-        A key that replaced it by a rotation continues them, so that none is returned.
+        A key that replaced one by a rotation continues its runs, so that they are not returned.
         """
         async with transaction(self._pool) as connection:
-            rows = await connection.exec_driver_sql(_RUNS_OF_KEY, {"key_id": key_id})
+            rows = await connection.exec_driver_sql(_RUNS_OF_KEYS, {"key_ids": list(key_ids)})
             return [RunKey(row.tenant_id, row.run_id) for row in rows]
 
     async def revoke_all(

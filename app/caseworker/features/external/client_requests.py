@@ -13,6 +13,8 @@ from caseworker.platform.http.request import IDENTIFIED, RELEASES, ApiRequest, H
 
 _COUNTED: Final = "caseworker.counted"
 """ASGI scope key of a request whose body was counted."""
+ON_REFUSAL: Final = "caseworker.on_refusal"
+"""ASGI scope key of a function that counts the refusal of the request."""
 VALUES: Final = "caseworker.value_bytes"
 """ASGI scope key of the bytes of memory for a value of the body."""
 

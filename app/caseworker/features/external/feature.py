@@ -11,6 +11,7 @@ from caseworker.features.external import http
 from caseworker.features.external.children import PARENT_ENDED, Children
 from caseworker.features.external.clients import KEY_PREFIXES
 from caseworker.features.external.key_sessions import caller_with, parsed_key
+from caseworker.features.external.key_use import PostgresKeyUse
 from caseworker.features.external.kind import Access
 from caseworker.features.external.old_sessions import drop_sessions
 from caseworker.features.external.owners import Owners
@@ -91,22 +92,29 @@ def open_external(parts: Parts) -> Opened:
         forwarder=forwarder,
         address=address,
     )
+    key_use = PostgresKeyUse(parts.engines.work)
     standing = StandingKeys(
         sessions=sessions,
         owners=owners,
         keys=standing_keys,
         usual_models=parts.limits.quota.models,
+        count_refused=key_use.count_refused,
     )
     children = Children(sessions=sessions, runs=parts.service(RunService), owners=owners)
     access = ExternalAccess(accepted=children.accepted, opened=keys.open)
     run_keys = RunKeys(KEY_PREFIXES, keys.caller_of)
-    services = [attempts, standing, access, run_keys, owners]
-    return Opened(services=services, close=forwarder.aclose)
+    services = [attempts, standing, access, run_keys, owners, key_use]
+
+    async def close() -> None:
+        await forwarder.aclose()
+        await key_use.aclose()
+
+    return Opened(services=services, close=close)
 
 
 EXTERNAL: Final = Feature(
     name="external",
-    routes=[*http.router.routes, *http.gateway_router.routes],
+    routes=[*http.router.routes, *http.gateway_router.routes, *http.keys.routes],
     errors=http.ERRORS,
     problems=[*http.PROBLEMS, PARENT_ENDED],
     tables=["external_attempts", "external_objects", "key_sessions"],

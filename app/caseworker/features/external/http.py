@@ -8,13 +8,16 @@ from pydantic import Field
 
 from caseworker.core.budget.stops import StopCause
 from caseworker.engine.report import class_of
+from caseworker.features.access.http import KEY_NOT_FOUND, KeyId, KeyView, members_of
+from caseworker.features.access.postgres import PostgresKeys
 from caseworker.features.external.end import RunEndedError, client_error
 from caseworker.features.external.key_sessions import UNNAMED, SessionRefusedError
+from caseworker.features.external.key_use import PostgresKeyUse
 from caseworker.features.external.owners import NOT_OWNED, Owners
 from caseworker.features.external.sessions import Sessions
 from caseworker.features.external.standing import StandingKeys
 from caseworker.platform.caller import KeyScope
-from caseworker.platform.http.bodies import BodyModel, Instant, QueryModel, View
+from caseworker.platform.http.bodies import BodyModel, Instant, PageQuery, QueryModel, View
 from caseworker.platform.http.openapi import EVERY_BODY, EVERY_RUN_ROUTE, answers
 from caseworker.platform.http.problems import (
     ATTEMPT_SUPERSEDED,
@@ -27,6 +30,7 @@ from caseworker.platform.http.request import (
     ApiRequest,
     api_router,
     for_run_keys,
+    requires,
 )
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.errors import ExternalRunsFullError
@@ -250,6 +254,95 @@ def _ended_like(run: Run, body: FinishBody) -> bool:
     stop, error = run.stop or {}, client_error(body.error.class_, body.error.message)
     ended = run.status, stop.get("error_class"), stop.get("reason")
     return ended == (RunStatus.FAILED, class_of(error), message_of_error(error))
+
+
+class AmountsView(View):
+    """Amounts of the dimensions that accounts count."""
+
+    cost_usd: float
+    tokens: int
+    llm_calls: int
+    api_calls: int
+
+
+class AccountUseView(View):
+    """What calls have used of an account, and have reserved."""
+
+    used: AmountsView
+    reserved: AmountsView
+    """Maximum of the calls in flight."""
+    refused: int
+    """Number of calls that the gateway has refused without a request to a provider. Each process
+    stores its refusals every two seconds."""
+
+
+class KeyUseView(KeyView):
+    """A key, without its secret, and what its calls have used."""
+
+    day: AccountUseView | None
+    """Use of all sessions of an `agent` key in the UTC day; null for other keys."""
+    month: AccountUseView | None
+    """Use of all sessions of an `agent` key in the month in UTC; null for other keys."""
+
+
+class SessionView(AccountUseView):
+    """A session of a standing key. The amounts of the unnamed session are those of the UTC day."""
+
+    session: str
+    """Hash of the name of the session; empty for the unnamed one."""
+    name: str | None
+    """Name of the session, without secrets and personal data; null for the unnamed one."""
+    user_agent: str | None
+    """`User-Agent` of the first request of the newest run."""
+    run_id: str
+    """ID of the newest run."""
+    status: RunStatus | None
+    """Status of the newest run; null if it is not stored."""
+    first_at: datetime
+    """Time at which the first run was opened."""
+    opened_at: datetime
+    """Time at which the newest run was opened."""
+    last_call_at: datetime | None
+    """Time at which the last call of the newest run started; null if it has made none."""
+
+
+class SessionList(View):
+    """Sessions of a key, newest first."""
+
+    sessions: list[SessionView]
+    next_cursor: str | None
+    """Cursor of the next page; null on the last page."""
+
+
+keys = api_router("keys", prefix="/keys/{key_id}")
+
+
+@keys.get("", responses=answers(*EVERY_RUN_ROUTE, KEY_NOT_FOUND))
+@requires(KeyScope.ADMIN)
+async def get_key(key_id: KeyId, request: ApiRequest) -> KeyUseView:
+    """Return a key without its secret, and what its calls have used and reserved.
+
+    The budgets of an `agent` key are limits of these amounts.
+    """
+    key = await request.service(PostgresKeys).get(request.caller, key_id)
+    use = await request.service(PostgresKeyUse).of_key(key)
+    day, month = (None, None) if use is None else (use.day, use.month)
+    return KeyUseView.of_parts(key, **members_of(key), day=day, month=month)
+
+
+@keys.get("/sessions", responses=answers(*EVERY_RUN_ROUTE, KEY_NOT_FOUND))
+@requires(KeyScope.ADMIN)
+async def list_key_sessions(
+    key_id: KeyId, query: Annotated[PageQuery, Query()], request: ApiRequest
+) -> SessionList:
+    """List the sessions of an `agent` key, newest first, with their used and reserved amounts.
+
+    A key that replaces another one by a rotation has its sessions.
+    """
+    key = await request.service(PostgresKeys).get(request.caller, key_id)
+    page = await request.service(PostgresKeyUse).sessions(key, **dict(query))
+    views = [SessionView.of_parts(each, each.use) for each in page.items]
+    return SessionList(sessions=views, next_cursor=page.next_cursor)
 
 
 ERRORS: Errors = {ExternalRunsFullError: EXTERNAL_RUNS_FULL}

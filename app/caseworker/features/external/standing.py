@@ -2,14 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from caseworker.core.budget.accounts import TENANT, AccountLimit
 from caseworker.engine.supervision import forget_failure
-from caseworker.features.external.client_requests import AnsweredError, content_of, enter
+from caseworker.features.external.client_requests import (
+    ON_REFUSAL,
+    AnsweredError,
+    content_of,
+    enter,
+)
 from caseworker.features.external.end import RunEndedError
 from caseworker.features.external.key_sessions import (
     MAX_SESSION_CHARS,
@@ -64,6 +69,8 @@ class StandingKeys:
     keys: PostgresStandingKeys
     usual_models: Sequence[str] | None
     """The models of tenants without a quota of their own; None is all."""
+    count_refused: Callable[[str, str, str], None]
+    """Counts a refused call of a session, given its tenant, account and hash."""
     _opening: dict[tuple[str, str], asyncio.Task[SessionState]] = field(default_factory=dict)
     """Openings of runs in progress, by account and session. All requests of a session wait for one,
     so that a burst of them costs a few queries."""
@@ -95,6 +102,8 @@ class StandingKeys:
             parse = partial(request.parsed, await content_of(request), is_unicode)
             name = session_in_body(await request.computed(parse))
         session, until = hash_of_session(name), time.monotonic() + RECOVERY_SECONDS
+        refused = partial(self.count_refused, key.tenant, key.account, session)
+        request.scope[ON_REFUSAL] = refused
         if session != read:
             key, state = await self._current(key_id, sha256, session)
         while time.monotonic() < until:

@@ -13,6 +13,7 @@ const ROUTES = [
   [/^\/ui\/(agents|graphs)$/, null, () => import("./definitions.js")],
   [/^\/ui\/(agents|graphs)\/([^/]+)$/, null, () => import("./definition.js")],
   [/^\/ui\/(tools|models|keys)$/, null, () => import("./catalog.js")],
+  [/^\/ui\/keys\/([^/]+)$/, "Keys", () => import("./key.js")],
   [/^\/ui\/schedules$/, "Schedules", () => import("./schedules.js")],
   [/^\/ui\/quotas$/, "Quotas", () => import("./quotas.js")],
   [/^\/ui\/evaluations$/, "Evaluations", () => import("./evaluations.js")],

@@ -1,6 +1,6 @@
 // The tools, models and API keys of the service.
 
-import { get } from "./api.js";
+import { get, root } from "./api.js";
 import { card, fill, h, nothing, table } from "./dom.js";
 
 const TOOL = [["Name", ""], ["Description", "cut"], ["Approval", ""], ["Arguments", "cut"]];
@@ -14,7 +14,8 @@ const CARDS = {
   models: ({ models }) => list("Configured models", MODEL, Object.entries(models).map(([name, one]) =>
     [name, one.model, one.provider, one.capabilities.join(", ") || "text", one.fallbacks.map((each) => each.model).join(", ")])),
   keys: ({ keys }) => list("API keys", KEY, keys.map((one) =>
-    [one.key_id, one.name, one.tenant, one.scopes.join(", "), state(one)]), "`caseworker keys create` creates one."),
+    [one.kind === "agent" ? h("a", { href: `${root}/ui/keys/${one.key_id}` }, one.key_id) : one.key_id, one.name, one.tenant,
+      one.kind === "agent" ? "agent" : one.scopes.join(", "), keyState(one)]), "`caseworker keys create` creates one."),
 };
 
 export async function show({ main, params: [what], signal }) {
@@ -31,7 +32,8 @@ function tool(one) {
   return [one.name, one.description, one.requires_approval ? "required" : "", names.join(", ")];
 }
 
-function state({ revoked_at: revoked, expires_at: expires }) {
+/** Whether a key works, in words. */
+export function keyState({ revoked_at: revoked, expires_at: expires }) {
   if (revoked) return "revoked";
   return expires ? `${Date.parse(expires) > Date.now() ? "works until" : "expired"} ${expires.slice(0, 10)}` : "works";
 }
