@@ -1,4 +1,4 @@
-"""Tools of clients over HTTP: which runs have them, and what a client may answer."""
+"""Waiting calls over HTTP: lists, answers and refusals."""
 
 import json
 from typing import Any

@@ -232,7 +232,7 @@ class RequiredCall(Answer):
 
 
 class RequiredAction(Answer):
-    """What a run waits for from outside."""
+    """Open calls of a run, which are answered from outside."""
 
     calls: list[RequiredCall]
 

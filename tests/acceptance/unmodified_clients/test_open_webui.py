@@ -55,7 +55,7 @@ async def runs_of(service: ServiceProcess, agent: str) -> list[dict[str, Any]]:
 async def test_a_person_chats_with_an_agent_and_stops_another(
     chatter: Chatter, service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The tool of the first agent is called, and its text is streamed.
+    """The tool of the first agent is called, and its answer is streamed.
 
     The Stop button closes the connection to the provider. An agent of its own writes the titles.
     """

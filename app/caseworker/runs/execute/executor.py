@@ -357,7 +357,7 @@ class RunExecutor:
     def draft(self, new: NewRun) -> RunContext:
         """Return the context of a run as if it was accepted now; it is neither stored nor executed.
 
-        It has no services of its own, and no approvals or artifacts.
+        It has no approvals and no artifacts.
         """
         token, request = CancellationToken(), new.request
         run = Run(

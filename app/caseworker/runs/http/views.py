@@ -260,7 +260,7 @@ class RequiredCall(View):
 
 
 class RequiredAction(View):
-    """What a run waits for from outside."""
+    """Open calls of a run, which are answered from outside."""
 
     calls: list[RequiredCall]
 
