@@ -19,6 +19,7 @@ from bench.budget_race import settings_of
 from tests.support.external import ANTHROPIC
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.openapi import RESERVATIONS
 from tests.support.pairs import CENT, Pair, counted, has_failed
 from tests.support.processes import run_caseworker
 from tests.support.service import ServiceProcess, claude_settings
@@ -476,7 +477,13 @@ async def test_a_standing_key_only_reads_the_runs_of_its_sessions(
                     (method, path, is_own)
                 )
 
-    assert allowed == {("get", "/runs/{run_id}", True), ("get", "/runs/{run_id}/trace", True)}
+    of_gateway = {("post", each.removeprefix("POST "), True) for each in RESERVATIONS}
+    assert allowed == {
+        ("get", "/runs/{run_id}", True),
+        ("get", "/runs/{run_id}/trace", True),
+        ("get", "/gateway/usage", True),
+        *of_gateway,
+    }
     assert len(refused) > 60
     answers = [
         (await holder.http.get(f"/runs/{run_id}", headers=holder.headers)).json()
