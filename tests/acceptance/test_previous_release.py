@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from caseworker.platform.postgres.schema_version import TableLockedError, upgrade
@@ -285,6 +286,56 @@ async def test_the_release_before_lists_standing_keys_and_accepts_none(
     assert (listed["key_id"], listed["scopes"]) == (holder.key["key_id"], ["read"])
     assert (run["kind"], run["status"], queued["status"]) == ("external", "running", "queued")
     assert refused == [401, 401]
+
+
+async def test_agents_behind_the_new_release_answer_while_the_release_before_executes_their_runs(
+    folder: Path, older_url: str, provider: FakeProvider
+) -> None:
+    """Replies, streams and polls are right, and a client that leaves stops its run."""
+    agent = {"name": "helper", "prompt": {"system": "Help."}}
+    settings = {**model_settings(provider.openai_url), "WORKER_ENABLED": "false"}
+    markers = ("WHOLE", "STREAMED", "POLLED", "CANCELLED", "LEFT")
+    for marker in markers:
+        hangs = marker in ("CANCELLED", "LEFT")
+        await provider.script(marker, [Step(text=f"{marker}: 42", chunk_chars=4, hang=hangs)])
+    upgrade(older_url)
+    async with (
+        PreviousService(folder, older_url, model_settings(provider.openai_url)),
+        ServiceProcess(older_url, settings=settings) as after,
+        after.http() as http,
+        after.client() as of_after,
+        openai.AsyncOpenAI(base_url=f"{after.url}/v1", api_key="unused", max_retries=0) as ai,
+    ):
+        (await http.post("/agents", json={"agent": agent})).raise_for_status()
+
+        async def chat(marker: str, *, stream: bool = False) -> Any:
+            messages: Any = [{"role": "user", "content": marker}]
+            return await ai.chat.completions.create(
+                model="helper", messages=messages, stream=stream
+            )
+
+        whole = (await chat("WHOLE")).choices[0].message.content
+        chunks = [chunk async for chunk in await chat("STREAMED", stream=True)]
+        polled = await ai.responses.create(model="helper", input="POLLED", background=True)
+        await finished(of_after, polled.id.removeprefix("resp_"))
+        begun = await ai.responses.create(model="helper", input="CANCELLED", background=True)
+        leaving = asyncio.create_task(chat("LEFT"))
+        for marker in ("CANCELLED", "LEFT"):
+            await provider.wait_for_arrivals(1, marker)
+        await ai.responses.cancel(begun.id)
+        leaving.cancel()
+        ends = [
+            await provider.wait_for_arrivals(1, containing=marker, ended=True)
+            for marker in ("CANCELLED", "LEFT")
+        ]
+        text = (await ai.responses.retrieve(polled.id)).output_text
+        stopped = await finished(of_after, begun.id.removeprefix("resp_"))
+
+    assert whole == "WHOLE: 42"
+    assert "".join(each.choices[0].delta.content or "" for each in chunks) == "STREAMED: 42"
+    assert text == "POLLED: 42"
+    assert stopped["status"] == "cancelled"
+    assert [arrival.outcome for [arrival] in ends] == ["client_gone"] * 2
 
 
 async def _kinds(client: JsonClient, run_id: str) -> list[Any]:
