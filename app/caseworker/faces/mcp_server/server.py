@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, cast
 
 import structlog
@@ -13,18 +13,31 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
+    ContentBlock,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
     TextContent,
     Tool,
     ToolAnnotations,
 )
+from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
 
 from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, session_run_id
 from caseworker.faces.mcp_server.offers import RunTool, offered_tool, offered_tools
+from caseworker.faces.mcp_server.resources import (
+    TEMPLATES,
+    contents_of,
+    links_of,
+    newest_traces,
+)
 from caseworker.platform.caller import KeyScope as AccessScope
 from caseworker.platform.errors import StoreUnavailableError
 from caseworker.platform.http.deadline import DEADLINE
@@ -52,6 +65,10 @@ WAIT_SECONDS: Final = 45.0
 PROGRESS_SECONDS: Final = 2.0
 """Seconds between progress notifications to clients that requested them."""
 
+_FIRST_WITH_LINKS: Final = "2025-06-18"
+"""First version of the protocol whose tool results may have links to resources."""
+
+_BROKE: Final = "Internal error. Retry the call later."
 _WAIT_NAME: Final = "wait_seconds"
 _WAIT = {
     "type": "number",
@@ -86,6 +103,9 @@ class OfferingServer:
             " ends, the run continues; get_run returns it by its run_id.",
             on_list_tools=self._list,
             on_call_tool=self._call,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read,
         )
 
     def answer(self, content: bytes, method: object) -> McpAnswer:
@@ -97,15 +117,41 @@ class OfferingServer:
 
     async def _list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
         request = _request_of(context)
-        try:
-            async with asyncio.timeout(request.scope[DEADLINE].left_seconds):
-                offered = await offered_tools(request)
-        except (StoreUnavailableError, TimeoutError):
-            raise MCPError(INTERNAL_ERROR, UNAVAILABLE.detail) from None
+        async with _in_time(request):
+            offered = await offered_tools(request)
         tools = {_GET_RUN.name: _GET_RUN}
         for each in offered.values():
             tools.setdefault(each.name, _tool(each))
         return ListToolsResult(tools=list(tools.values()))
+
+    async def _list_resources(
+        self, context: Context, _: PaginatedRequestParams | None
+    ) -> ListResourcesResult:
+        request = _request_of(context)
+        async with _in_time(request):
+            return ListResourcesResult(resources=await newest_traces(request))
+
+    async def _list_templates(
+        self, _: Context, __: PaginatedRequestParams | None
+    ) -> ListResourceTemplatesResult:
+        return ListResourceTemplatesResult(resource_templates=list(TEMPLATES))
+
+    async def _read(
+        self, context: Context, params: ReadResourceRequestParams
+    ) -> ReadResourceResult:
+        request = _request_of(context)
+        try:
+            async with _in_time(request):
+                return ReadResourceResult(contents=[await contents_of(params.uri, request)])
+        except MCPError:
+            raise
+        except Exception as error:
+            try:
+                message = " ".join(_reasons_of(request, error))
+            except LookupError:
+                log.exception("mcp.resource_broke")
+                raise MCPError(INTERNAL_ERROR, _BROKE) from None
+            raise MCPError(INVALID_PARAMS, message, data={"uri": params.uri}) from None
 
     async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         request = _request_of(context)
@@ -170,8 +216,11 @@ class OfferingServer:
                     await context.session.report_progress(waited, wait, run.status.value)
         await request.require_still(AccessScope.READ)
         view = (await view_with_usage(run, request)).model_dump(mode="json")
+        content: list[ContentBlock] = [TextContent(text=json.dumps(view, ensure_ascii=False))]
+        if is_version_at_least(context.protocol_version, _FIRST_WITH_LINKS):
+            content += await links_of(run, request)
         return CallToolResult(
-            content=[TextContent(text=json.dumps(view, ensure_ascii=False))],
+            content=content,
             structured_content=view,
             is_error=run.finished and run.status.value != "completed",
         )
@@ -215,11 +264,34 @@ def _refused(*reasons: str) -> CallToolResult:
 def _refusal_of(request: ApiRequest, error: Exception) -> CallToolResult:
     """Return a failed call with the problem that a route would have returned, as text."""
     try:
-        problem: ProblemError = request.problem_of(error)
+        return _refused(*_reasons_of(request, error))
     except LookupError:
         log.exception("mcp.call_broke")
-        return _refused("Internal error. Retry the call later.")
+        return _refused(_BROKE)
+
+
+def _reasons_of(request: ApiRequest, error: Exception) -> Collection[str]:
+    """Return the problem that a route would have returned, as texts.
+
+    Raises:
+        LookupError: no problem type is registered for the error.
+    """
+    problem: ProblemError = request.problem_of(error)
     messages = dict.fromkeys(violations_text((each,)) for each in problem.violations)
     if problem.detail == violations_text(problem.violations):  # it has the first violations
-        return _refused(*messages)
-    return _refused(problem.detail, *messages)
+        return messages
+    return (problem.detail, *messages)
+
+
+@asynccontextmanager
+async def _in_time(request: ApiRequest) -> AsyncIterator[None]:
+    """Limit a block to the remaining time of its request.
+
+    Raises:
+        MCPError: the time is over, or the database is unavailable.
+    """
+    try:
+        async with asyncio.timeout(request.scope[DEADLINE].left_seconds):
+            yield
+    except (StoreUnavailableError, TimeoutError):
+        raise MCPError(INTERNAL_ERROR, UNAVAILABLE.detail) from None
