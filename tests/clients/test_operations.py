@@ -136,10 +136,7 @@ async def test_a_client_executes_its_tool_and_reports_an_error_of_it(
     )
     assert (other.value.status, other.value.type.rpartition(":")[2]) == (409, "call-answered")
     assert (run.status, run.result.output) == ("completed", "On Monday.")
-    assert [(each.status, each.error) for each in ended] == [
-        ("answered", None),
-        ("answered", error),
-    ]
+    assert [(each.status, each.error) for each in ended] == [("answered", None), ("answered", error)]
 
 
 async def test_open_approvals_are_listed_page_by_page(

@@ -84,7 +84,7 @@ async def test_a_result_links_to_the_trace_and_the_files_of_its_run(
 async def test_clients_of_protocols_without_links_get_none(mcp_service: McpService) -> None:
     """A version before 2025-06-18 has no block of this type."""
     headers = await mcp_service.key()
-    blocks: dict[str, list[str]] = {}
+    blocks: dict[str, list[bool]] = {}
     async with mcp_service.http(headers) as http:
         for version in ("2025-03-26", "2025-06-18"):
             call = {
