@@ -5,14 +5,22 @@ from typing import Any
 
 import pytest
 from mcp import Client, MCPError
-from mcp.types import INVALID_PARAMS, BlobResourceContents, ResourceLink, TextResourceContents
+from mcp.types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    BlobResourceContents,
+    ResourceLink,
+    TextResourceContents,
+)
 
 from caseworker.faces.mcp_server import resources
 from caseworker.features.artifacts.storage import NewArtifact, SaveOutcome
+from caseworker.platform.errors import StoreUnavailableError
 from caseworker.runs.run import RunKey, RunStatus
 from tests.contract.mcp_service import NOW, McpService
 from tests.support.api import Api
 from tests.support.artifacts import LIMITS, new_artifact
+from tests.support.limits import api_limits
 from tests.support.mcp_servers import GENERATIONS
 from tests.support.stores import end_of
 
@@ -185,3 +193,50 @@ async def test_a_file_that_is_too_large_for_a_message_is_refused_with_its_url(
         assert (await http.get(url)).content == PNG
 
     assert f"{len(PNG)} bytes" in refused.message
+
+
+async def test_files_in_messages_count_in_the_memory_of_the_process(api: Api) -> None:
+    """Beyond the limit, the client can read the file later; the memory is released."""
+    limits = api_limits(max_bodies_bytes=resources.COPIES * len(PNG))
+    service = McpService(api.app(limits=limits), api)
+    async with service.mcp(await service.key()) as client:
+        run_id = await run_with(client, service, *FILES)
+        _, plot, table, _ = await links_of(client, run_id)
+        refused = await refusal_of(client, plot.uri)
+        for _ in range(3):
+            assert (await client.read_resource(table.uri)).contents
+
+    assert (refused.code, refused.data) == (INTERNAL_ERROR, {"uri": plot.uri})
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (
+            RuntimeError("the secret reason"),
+            INTERNAL_ERROR,
+            "Internal error. Retry the call later.",
+        ),
+        (StoreUnavailableError("the secret reason"), INTERNAL_ERROR, "database"),
+    ],
+)
+async def test_a_read_that_breaks_the_service_says_nothing_of_the_reason(
+    mcp_service: McpService,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    code: int,
+    message: str,
+) -> None:
+    """The reason appears only in the log."""
+
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(resources, "explanation", broken)
+    async with mcp_service.mcp(await mcp_service.key()) as client:
+        run_id = await run_with(client, mcp_service)
+        refused = await refusal_of(client, f"caseworker://runs/{run_id}/trace")
+
+    assert refused.code == code
+    assert message in refused.message
+    assert "secret" not in refused.message

@@ -32,8 +32,11 @@ from caseworker.tools.artifacts import artifact_uri
 
 MAX_LISTED: Final = 50
 """Maximum number of runs whose traces are listed."""
-MAX_ARTIFACT_BYTES: Final = 5 * 1024 * 1024
-"""Maximum size of an artifact that is returned in a message, in bytes."""
+MAX_ARTIFACT_BYTES: Final = 1024 * 1024
+"""Maximum size of an artifact in a message, in bytes. The SDK builds the message on the event loop,
+which takes about 20 milliseconds for this size."""
+COPIES: Final = 5
+"""Number of copies of an artifact in memory until it is sent: the bytes, Base64 and JSON."""
 
 _TRACE: Final = "caseworker://runs/{run_id}/trace"
 _ARTIFACT: Final = "caseworker://runs/{run_id}/artifacts/{name}"
@@ -106,6 +109,7 @@ async def _artifact(uri: str, key: RunKey, name: str, request: ApiRequest) -> Co
     artifact = await artifacts.get(key, name)
     if artifact.size_bytes > MAX_ARTIFACT_BYTES:
         raise _too_large(key, artifact, request)
+    request.hold(COPIES * artifact.size_bytes)
     data = b"".join([piece async for piece in artifacts.pieces(key, artifact)])
     return await asyncio.to_thread(_contents, uri, artifact, data)
 

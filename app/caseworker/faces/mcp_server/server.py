@@ -5,6 +5,9 @@ import json
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 import structlog
@@ -17,6 +20,8 @@ from mcp.types import (
     CallToolRequestParams,
     CallToolResult,
     ContentBlock,
+    InputRequiredResult,
+    InputResponses,
     ListResourcesResult,
     ListResourceTemplatesResult,
     ListToolsResult,
@@ -30,6 +35,15 @@ from mcp.types import (
 from mcp_types.version import is_version_at_least
 from pydantic import ValidationError
 
+from caseworker.faces.mcp_server.elicitation import (
+    MAX_ROUNDS,
+    Answers,
+    Round,
+    can_ask,
+    decided,
+    open_approvals,
+    question_of,
+)
 from caseworker.faces.mcp_server.endpoint import CALLER, SESSION_HEADER, session_run_id
 from caseworker.faces.mcp_server.offers import RunTool, offered_tool, offered_tools
 from caseworker.faces.mcp_server.resources import (
@@ -53,15 +67,19 @@ from caseworker.platform.http.problems import (
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.http.kinds import Admissions
 from caseworker.runs.http.runs import view_with_usage
-from caseworker.runs.run import Run, RunKey
+from caseworker.runs.run import Run, RunKey, RunStatus
 from caseworker.runs.service import RunService
 
 log = structlog.get_logger(__name__)
 
 Context = ServerRequestContext[dict[str, Any], Any]
+CallReply = CallToolResult | InputRequiredResult
 
 WAIT_SECONDS: Final = 45.0
 """Seconds that a call waits for its run to end; MCP clients time out after 60 seconds."""
+FIRST_LOOK_SECONDS: Final = 0.25
+"""Seconds after which a call that may show forms looks for open approvals; the interval doubles up
+to ``PROGRESS_SECONDS``."""
 PROGRESS_SECONDS: Final = 2.0
 """Seconds between progress notifications to clients that requested them."""
 
@@ -146,54 +164,52 @@ class OfferingServer:
         except MCPError:
             raise
         except Exception as error:
-            try:
-                message = " ".join(_reasons_of(request, error))
-            except LookupError:
-                log.exception("mcp.resource_broke")
-                raise MCPError(INTERNAL_ERROR, _BROKE) from None
-            raise MCPError(INVALID_PARAMS, message, data={"uri": params.uri}) from None
+            raise _unread(request, params.uri, error) from None
 
-    async def _call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+    async def _call(self, context: Context, params: CallToolRequestParams) -> CallReply:
         request = _request_of(context)
         args = dict(params.arguments or {})
+        state = None if params.request_state is None else Round.parsed(params.request_state)
+        call = partial(_ToolCall, context, request, state, params.input_responses or {})
         try:
             if params.name == _GET_RUN.name:
                 wait = _pop_wait(args)
                 run = await request.service(RunService).get(
                     RunKey(request.caller.tenant, str(args.get("run_id")))
                 )
-                return await self._ended(context, request, run, wait)
+                return await call(wait).ended(run)
             tool = await offered_tool(request, params.name)
             if tool is None:
                 return _refused("Unknown tool. tools/list lists the available tools.")
             wait = WAIT_SECONDS if _has_own_wait(tool) else _pop_wait(args)
-            return await self._run(context, request, tool, args, wait)
+            return await self._run(call(wait), tool, args)
         except ValidationError as error:
             violations = violations_of(error.errors())
             return _refusal_of(request, ProblemError(INVALID_REQUEST, violations=violations))
         except Exception as error:
             return _refusal_of(request, error)
 
-    async def _run(
-        self,
-        context: Context,
-        request: ApiRequest,
-        tool: RunTool,
-        args: Mapping[str, Any],
-        wait: float,
-    ) -> CallToolResult:
-        request.require(AccessScope.RUN)
-        run_id = session_run_id(request.headers.get(SESSION_HEADER), context.request_id)
+    async def _run(self, call: "_ToolCall", tool: RunTool, args: Mapping[str, Any]) -> CallReply:
+        """Create the run of a call, unless an earlier round of the call did, and return its end."""
+        call.request.require(AccessScope.RUN)
+        runs, tenant = call.request.service(RunService), call.request.caller.tenant
+        if call.state is None:
+            run = await self._created(call, tool, args)
+        else:
+            run = await runs.get(RunKey(tenant, call.state.run_id))
+        try:
+            return await call.ended(run)
+        except asyncio.CancelledError:
+            if not runs.is_closing:  # otherwise the process shuts down, not the client
+                self._cancel(runs, run.key)
+            raise
+
+    async def _created(self, call: "_ToolCall", tool: RunTool, args: Mapping[str, Any]) -> Run:
+        request = call.request
+        run_id = session_run_id(request.headers.get(SESSION_HEADER), call.context.request_id)
         of_run = {"run_id": run_id, "metadata": {"via": "mcp", "tool": tool.name}}
         new = await request.service(Admissions).new_run(tool.body(args, of_run), request)
-        accepted = await request.service(RunService).accept(new)
-        try:
-            return await self._ended(context, request, accepted.run, wait)
-        except asyncio.CancelledError:
-            runs = request.service(RunService)
-            if not runs.is_closing:  # otherwise the process shuts down, not the client
-                self._cancel(runs, accepted.run.key)
-            raise
+        return (await request.service(RunService).accept(new)).run
 
     def _cancel(self, runs: RunService, key: RunKey) -> None:
         """Cancel the run of a disconnected client in a separate task, since this one ends."""
@@ -201,23 +217,73 @@ class OfferingServer:
         self._cancelling.add(cancelling)
         cancelling.add_done_callback(self._cancelling.discard)
 
-    async def _ended(
-        self, context: Context, request: ApiRequest, run: Run, wait: float
-    ) -> CallToolResult:
-        """Return the run when it ends, after ``wait`` seconds, or when the process shuts down."""
-        started, runs = time.monotonic(), request.service(RunService)
-        while not run.finished and (remaining := wait - (time.monotonic() - started)) > 0:
-            if runs.is_closing:
-                break
-            run = await runs.wait(run.key, seconds=min(PROGRESS_SECONDS, remaining))
+
+@dataclass(frozen=True, slots=True)
+class _ToolCall:
+    """One request for a call of a tool, which is a round of the call if forms are shown."""
+
+    context: Context
+    request: ApiRequest
+    state: Round | None
+    """State of the earlier round; None in the first round."""
+    responses: InputResponses
+    """The user's answers to the forms of the earlier round, by approval ID."""
+    wait_seconds: float
+
+    async def ended(self, run: Run) -> CallReply:
+        """Return the run when it ends, when the time is over, or when the process shuts down.
+
+        If the run waits for approvals that the caller may decide, and the client has forms, return
+        the forms instead.
+        """
+        started, runs = time.monotonic(), self.request.service(RunService)
+        answers, wait_seconds, tick_seconds = Answers(), self.wait_seconds, PROGRESS_SECONDS
+        if self.responses:
+            answers = await decided(run.key, self.responses, self.request)
+            run = await runs.get(run.key)
+        asks = self._may_ask() and not answers.is_cancelled
+        if answers.is_cancelled:
+            wait_seconds = 0
+        if asks:
+            tick_seconds = FIRST_LOOK_SECONDS
+        while True:
+            if asks and (question := await self._question(run, answers)) is not None:
+                return question
+            remaining = wait_seconds - (time.monotonic() - started)
+            if run.finished or remaining <= 0 or runs.is_closing:
+                return await self._result(run)
+            run = await runs.wait(run.key, seconds=min(tick_seconds, remaining))
+            tick_seconds = min(2 * tick_seconds, PROGRESS_SECONDS)
             if not run.finished:
                 waited = time.monotonic() - started
                 with suppress(Exception):
-                    await context.session.report_progress(waited, wait, run.status.value)
+                    session, status = self.context.session, run.status.value
+                    await session.report_progress(waited, wait_seconds, status)
+
+    def _may_ask(self) -> bool:
+        rounds = 0 if self.state is None else self.state.number
+        may_decide = AccessScope.APPROVE in self.request.caller.scopes
+        return may_decide and rounds < MAX_ROUNDS and can_ask(self.context)
+
+    async def _question(self, run: Run, answers: Answers) -> InputRequiredResult | None:
+        """Return the forms for the open approvals of a run; None if there are none."""
+        if run.status not in (RunStatus.WAITING, RunStatus.RUNNING):
+            return None
+        approvals = await open_approvals(run.key, self.request)
+        if not approvals:
+            return None
+        await self.request.require_still(AccessScope.READ)
+        if not self._may_ask():
+            return None
+        number = 1 if self.state is None else self.state.number + 1
+        return question_of(approvals, Round(number, run.key.run_id), answers.problems)
+
+    async def _result(self, run: Run) -> CallToolResult:
+        request = self.request
         await request.require_still(AccessScope.READ)
         view = (await view_with_usage(run, request)).model_dump(mode="json")
         content: list[ContentBlock] = [TextContent(text=json.dumps(view, ensure_ascii=False))]
-        if is_version_at_least(context.protocol_version, _FIRST_WITH_LINKS):
+        if is_version_at_least(self.context.protocol_version, _FIRST_WITH_LINKS):
             content += await links_of(run, request)
         return CallToolResult(
             content=content,
@@ -264,19 +330,26 @@ def _refused(*reasons: str) -> CallToolResult:
 def _refusal_of(request: ApiRequest, error: Exception) -> CallToolResult:
     """Return a failed call with the problem that a route would have returned, as text."""
     try:
-        return _refused(*_reasons_of(request, error))
+        problem = request.problem_of(error)
     except LookupError:
         log.exception("mcp.call_broke")
         return _refused(_BROKE)
+    return _refused(*_reasons_of(problem))
 
 
-def _reasons_of(request: ApiRequest, error: Exception) -> Collection[str]:
-    """Return the problem that a route would have returned, as texts.
+def _unread(request: ApiRequest, uri: str, error: Exception) -> MCPError:
+    """Return the error of the protocol for a resource that cannot be read."""
+    try:
+        problem = request.problem_of(error)
+    except LookupError:
+        log.exception("mcp.resource_broke")
+        return MCPError(INTERNAL_ERROR, _BROKE)
+    is_temporary = problem.kind.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    code = INTERNAL_ERROR if is_temporary else INVALID_PARAMS
+    return MCPError(code, " ".join(_reasons_of(problem)), data={"uri": uri})
 
-    Raises:
-        LookupError: no problem type is registered for the error.
-    """
-    problem: ProblemError = request.problem_of(error)
+
+def _reasons_of(problem: ProblemError) -> Collection[str]:
     messages = dict.fromkeys(violations_text((each,)) for each in problem.violations)
     if problem.detail == violations_text(problem.violations):  # it has the first violations
         return messages
