@@ -2,34 +2,25 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import httpx2
 import psycopg
 import pytest
-from fastapi import FastAPI
-from mcp import Client, MCPError
-from mcp.client.streamable_http import streamable_http_client
-from mcp.types import CallToolResult
+from mcp import MCPError
 
 from caseworker.faces.mcp_server import server as mcp_server
 from caseworker.faces.mcp_server.endpoint import SESSION_HEADER
-from caseworker.platform.caller import OPERATOR, KeyScope
-from caseworker.runs.run import RunKey, RunStatus
-from tests.support.api import Api, client_of
+from caseworker.platform.caller import KeyScope
+from caseworker.runs.run import RunStatus
+from tests.contract.mcp_service import NOW, QUESTION, McpService, text_of
+from tests.support.api import Api
 from tests.support.limits import api_limits
-from tests.support.stores import end_of, eventually
+from tests.support.mcp_servers import GENERATIONS
+from tests.support.stores import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-GENERATIONS = ["auto", "legacy"]
-"""Modes of the MCP client: stateless requests, or the handshake of protocol versions up to 2025."""
-QUESTION = "What is 17% of 2340?"
-NOW = {"input": QUESTION, "wait_seconds": 0}
 AGENT = {
     "name": "helper",
     "description": "Helps.",
@@ -39,60 +30,6 @@ AGENT = {
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
-@dataclass
-class McpService:
-    """The application and its stores for assertions."""
-
-    app: FastAPI
-    api: Api
-
-    async def key(self, tenant: str = "a", *scopes: KeyScope) -> dict[str, str]:
-        """Return the header of a new key, with the scope run by default."""
-        allowed = frozenset(scopes or (KeyScope.RUN,))
-        issued = await self.api.keys.create(OPERATOR, name="robot", scopes=allowed, tenant=tenant)
-        return {"Authorization": f"Bearer {issued.secret}"}
-
-    @asynccontextmanager
-    async def http(self, headers: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
-        """Yield a client of the API with a key."""
-        async with client_of(self.app) as client:
-            client.headers.update(headers)
-            yield client
-
-    @asynccontextmanager
-    async def mcp(self, headers: dict[str, str], mode: str = "auto") -> AsyncIterator[Client]:
-        """Yield the SDK's client with a key."""
-        wire = httpx2.ASGITransport(self.app)
-        async with (
-            httpx2.AsyncClient(transport=wire, headers=headers) as http,
-            Client(
-                streamable_http_client("http://localhost/mcp", http_client=http), mode=mode
-            ) as client,
-        ):
-            yield client
-
-    async def made(self, headers: dict[str, str]) -> list[dict[str, Any]]:
-        """Return the runs of the tenant of a key."""
-        async with self.http(headers) as http:
-            runs: list[dict[str, Any]] = (await http.get("/runs")).json()["runs"]
-        return runs
-
-    async def first(self, headers: dict[str, str]) -> dict[str, Any]:
-        """Wait until the tenant of this key has a run, and return that run."""
-
-        async def any_made() -> bool:
-            return bool(await self.made(headers))
-
-        await eventually(any_made)
-        return (await self.made(headers))[0]
-
-    async def end(self, run_id: str, status: RunStatus) -> None:
-        """Claim a queued run of tenant ``a`` and finish it, as a worker does."""
-        run = await self.api.store.claim(RunKey("a", run_id), "worker")
-        assert run is not None
-        await self.api.journal.finish(end_of(run, status))
-
-
 @pytest.fixture
 def mcp_service(api: Api) -> McpService:
     return McpService(api.app(limits=api_limits(max_body_bytes=100_000)), api)
@@ -100,12 +37,6 @@ def mcp_service(api: Api) -> McpService:
 
 def slug(answer: httpx.Response) -> str:
     return str(answer.json()["type"]).rpartition(":")[2]
-
-
-def text_of(result: CallToolResult) -> str:
-    [block] = result.content
-    assert block.type == "text"
-    return block.text
 
 
 @pytest.mark.parametrize("mode", GENERATIONS)

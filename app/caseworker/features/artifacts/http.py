@@ -120,6 +120,11 @@ HEADERS: Mapping[str, Any] = {
 """OpenAPI description of the headers in a response with a file."""
 
 
+def media_type_of(artifact: StoredArtifact) -> str:
+    """Return the media type of a file without parameters; octet-stream if it is not shown as is."""
+    return artifact.media_type if artifact.media_type in _CONTENT_TYPES else UNKNOWN
+
+
 def headers_of(artifact: StoredArtifact) -> dict[str, str]:
     """Return the headers for a response with the content of a file."""
     disposition = "inline" if artifact.media_type in _DISPLAYED_TYPES else "attachment"

@@ -1,6 +1,5 @@
 """Requests of the gateway's clients: their slots, their bodies, and answers of other processes."""
 
-from functools import partial
 from typing import Final
 
 from fastapi import Request, Response
@@ -9,7 +8,7 @@ from caseworker.features.external.sessions import Sessions
 from caseworker.platform.fair_slots import TENANT
 from caseworker.platform.http.bodies import VALUE_BYTES, memory_of
 from caseworker.platform.http.deadline import DEADLINE
-from caseworker.platform.http.request import IDENTIFIED, RELEASES, ApiRequest, HttpContext
+from caseworker.platform.http.request import IDENTIFIED, ApiRequest, HttpContext
 
 _COUNTED: Final = "caseworker.counted"
 """ASGI scope key of a request whose body was counted."""
@@ -59,7 +58,5 @@ async def content_of(request: ApiRequest) -> bytes:
     value_bytes = request.scope.get(VALUES, VALUE_BYTES)
     request.scope[_COUNTED], memory_bytes = True, memory_of(content, value_bytes)
     if memory_bytes > shared.limits.max_body_bytes + shared.limits.max_graph_bytes:
-        tenant = request.scope.get("tenant")
-        request.scope[RELEASES].append(partial(shared.bodies.release, memory_bytes, tenant))
-        shared.bodies.hold(memory_bytes, tenant)
+        request.hold(memory_bytes)
     return content

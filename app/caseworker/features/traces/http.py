@@ -70,22 +70,15 @@ async def get_trace(
     With `payloads=true` it includes the request and reply of each call, up to a total size
     (`trace.max_shown_bytes`). `GET /runs/{run_id}/calls/{node_id}` returns those of a single call.
     """
-    key, reading = RunKey(request.caller.tenant, run_id), request.service(PayloadReader)
+    key = RunKey(request.caller.tenant, run_id)
     trace = await request.service(RunService).trace(key)
     if query.format == "otlp":
         spans = await asyncio.to_thread(_as_spans, trace, request.app.version)
         return Response(spans, media_type="application/json")
-    payloads = None
-    if query.format == "explain":
-        node_ids = await asyncio.to_thread(
-            first_in_tree, cast("Snapshot", trace.snapshot), MAX_NODES
-        )
-        payloads = await reading.of_run(key, node_ids)
-    elif query.payloads:
-        payloads = await reading.of_run(key)
     # A run may have a hundred thousand calls: process them in a thread to keep serving others.
     if query.format == "explain":
-        return PlainTextResponse(await asyncio.to_thread(_as_text, trace, payloads or {}))
+        return PlainTextResponse(await explanation(trace, request))
+    payloads = await request.service(PayloadReader).of_run(key) if query.payloads else None
     content = await asyncio.to_thread(_as_json, trace, request.root, payloads)
     return Response(content, media_type="application/json", headers={"Vary": "Accept"})
 
@@ -104,6 +97,13 @@ async def get_call(run_id: RunIdPath, node_id: NodeIdPath, request: ApiRequest) 
     call = await request.service(PayloadReader).call(key, node_id)
     details = CallDetails.of(call, request.service(Payloads).mode)
     return Response(details.model_dump_json(), media_type="application/json")
+
+
+async def explanation(trace: Trace, request: ApiRequest) -> str:
+    """Return the text that explains a trace, with the payloads that ``trace.payloads`` permits."""
+    node_ids = await asyncio.to_thread(first_in_tree, cast("Snapshot", trace.snapshot), MAX_NODES)
+    payloads = await request.service(PayloadReader).of_run(trace.run.key, node_ids)
+    return await asyncio.to_thread(_as_text, trace, payloads)
 
 
 def _as_json(trace: Trace, root: str, payloads: Mapping[str, Payload] | None) -> str:

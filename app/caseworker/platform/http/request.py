@@ -510,6 +510,16 @@ class ApiRequest(Request):
                 raise ProblemError(UNSUPPORTED_MEDIA_TYPE)
         return self._content
 
+    def hold(self, memory_bytes: int) -> None:
+        """Count memory like that of a body in transfer until the request has ended.
+
+        Raises:
+            ProblemError: all bodies, or those of the tenant, exceed the memory limit for them.
+        """
+        tenant = self.scope.get("tenant")
+        self.scope[RELEASES].append(partial(self._shared.bodies.release, memory_bytes, tenant))
+        self._shared.bodies.hold(memory_bytes, tenant)
+
     def require_small(self) -> None:
         """Check that the body does not exceed the limit for bodies without a graph.
 
