@@ -39,6 +39,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "20261130_1400": {
         "ban-drop-function": "the previous release uses functions with fewer parameters"
     },
+    "20261201_0500": {"ban-drop-constraint": "its successor lets one end of a run, and more"},
 }
 """Allowed findings of squawk for each revision, with the reason."""
 

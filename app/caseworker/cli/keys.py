@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -80,6 +80,13 @@ def create_key_command(
         list[str] | None,
         typer.Option(help=f"Model that may be called; see --agent: {MODEL_NAMES}"),
     ] = None,
+    webhook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="URL that is notified when 70 and 90 % of a budget are spent; see --agent.",
+        ),
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -90,6 +97,14 @@ def create_key_command(
     """
     budgets = (budget_usd, budget_usd_per_day, budget_usd_per_month)
     terms = _terms(*budgets, models_of(model)) if agent else None
+    if webhook is not None:
+        if terms is None:
+            fail("--webhook: only keys with --agent have budgets")
+        with startup_errors():
+            from caseworker.main.commands import require_webhook_url
+
+            require_webhook_url(webhook)
+        terms = replace(terms, webhook={"url": webhook})
     if agent and scope:
         fail("--scope: a key of an agent only works at the gateway")
     if not agent and budgets != (None, None, None):

@@ -249,6 +249,22 @@ def with_keys(use: Callable[[PostgresKeys], Awaitable[T]]) -> T:
     return _with_database(lambda pool: use(PostgresKeys(pool)))
 
 
+def require_webhook_url(url: str) -> None:
+    """Check that the settings allow messages to a URL.
+
+    Raises:
+        StartupError: they do not, or the URL is malformed.
+    """
+    settings = logged_settings()
+    from caseworker.features.webhooks.feature import url_rules
+    from caseworker.platform.webhook_addresses import AddressRefusedError
+
+    try:
+        url_rules(settings.webhooks).read(url)
+    except AddressRefusedError as error:
+        raise StartupError(f"--webhook: {error}") from None
+
+
 def revoke_key(key_id: str) -> tuple[ApiKey, Sequence[RunKey]]:
     """Revoke a key and those that it has made; return it, and the runs that were cancelled.
 

@@ -417,7 +417,8 @@ class Scenario(Upkeep):
         await ask("GET", "/whoami")
         rotated = await ask("POST", f"/keys/{made['key_id']}/rotate", {"overlap_seconds": 0})
         await ask("DELETE", f"/keys/{rotated['key_id']}")
-        body = {"kind": "agent", "budget": None, "budget_per_day": {"max_llm_calls": 9}}
+        body: Json = {"kind": "agent", "budget": None, "budget_per_day": {"max_llm_calls": 2}}
+        body["webhook"] = {"url": self.receiver.url}
         standing = await ask("POST", "/keys", body)
         bearer = {"Authorization": f"Bearer {standing['key']}"}
         chat = {"model": "small", "messages": [{"role": "user", "content": "Hello"}]}

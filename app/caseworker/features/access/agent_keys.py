@@ -45,6 +45,8 @@ class AgentTerms:
     """Maximum number of sessions whose first call is within an hour."""
     max_open_sessions: int = OPEN_SESSIONS
     """Maximum number of sessions that have a run that has not ended."""
+    webhook: Mapping[str, str] | None = None
+    """Receiver of messages when 70 and 90 % of a budget are spent: its ``url``."""
 
     @property
     def limits_cost(self) -> bool:

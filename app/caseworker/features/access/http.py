@@ -31,8 +31,9 @@ from caseworker.platform.http.openapi import EVERY_BODY, EVERY_CALLER, EVERY_RUN
 from caseworker.platform.http.problems import TENANT_REFUSED, Errors, ProblemType, invalid
 from caseworker.platform.http.request import ApiRequest, api_router, requires
 from caseworker.platform.validation import refusal
+from caseworker.platform.webhook_addresses import AddressRefusedError
 from caseworker.runs.http.body import BudgetBody, RequestedBudget
-from caseworker.runs.http.fields import IdleSeconds, ModelAliases, ModelNames
+from caseworker.runs.http.fields import IdleSeconds, ModelAliases, ModelNames, WebhookCheck
 from caseworker.runs.service import RunService
 
 TenantName = Annotated[str, StringConstraints(pattern=f"^{TENANT_FORM}$")]
@@ -56,6 +57,16 @@ def _countable(budget: RequestedBudget | None) -> RequestedBudget | None:
 
 
 AccountBudget = Annotated[BudgetBody | None, AfterValidator(_countable)]
+
+
+class KeyWebhookBody(BodyModel):
+    """Where to send a message when 70 and 90 % of a budget are spent.
+
+    It is signed with the secret from `POST /webhooks/secret`.
+    """
+
+    url: Annotated[str, Field(examples=["https://example.com/hooks/caseworker"])]
+    """Public https URL that receives the messages."""
 
 
 class NewKeyBody(BodyModel):
@@ -97,6 +108,9 @@ class NewKeyBody(BodyModel):
     max_open_sessions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Maximum number of sessions of an `agent` key with a run that has not ended; defaults to
     50."""
+    webhook: KeyWebhookBody | None = None
+    """Receiver of a message when the calls of an `agent` key have spent 70 and 90 % of one of its
+    budgets."""
     tenant: TenantName | None = None
     """Tenant that the key belongs to; defaults to the caller's. Only the operator may name another
     tenant."""
@@ -127,8 +141,11 @@ class NewKeyBody(BodyModel):
         if self.kind == "api":
             return None
         budgets = ((name, getattr(self, name)) for name in _BUDGETS)
-        plain = ((name, getattr(self, name)) for name in sorted(_OF_AGENTS - {*_BUDGETS}))
+        plain = (
+            (name, getattr(self, name)) for name in sorted(_OF_AGENTS - {*_BUDGETS, "webhook"})
+        )
         return AgentTerms(
+            webhook=None if self.webhook is None else self.webhook.model_dump(),
             **{name: budget.to_json() for name, budget in budgets if budget is not None},
             **{name: value for name, value in plain if value is not None},
         )
@@ -175,6 +192,9 @@ class KeyView(View):
     idle_seconds: float | None = None
     max_sessions_per_hour: int | None = None
     max_open_sessions: int | None = None
+    webhook: dict[str, str] | None = None
+    """Receiver of messages about the budgets of an `agent` key: its `url`, without the query, which
+    may contain a secret."""
     expires_at: datetime | None
     revoked_at: datetime | None
     rotated_to: str | None
@@ -219,6 +239,8 @@ class KeyList(View):
 def members_of(key: ApiKey) -> dict[str, Any]:
     """Return the fields of the view of a key that are not attributes of it."""
     terms = {} if key.agent is None else key.agent.to_json()
+    if terms.get("webhook"):
+        terms["webhook"] = {"url": terms["webhook"]["url"].partition("?")[0]}
     return {"kind": "api" if key.agent is None else "agent", "scopes": _in_order(key), **terms}
 
 
@@ -270,6 +292,13 @@ async def create_key(body: NewKeyBody, request: ApiRequest) -> IssuedKeyView:
     body.require_fields_of_kind()
     if body.expires_at is not None and body.expires_at <= datetime.now(UTC):
         raise invalid("expires_at", "This must be in the future.")
+    if body.webhook is not None:
+        try:
+            request.limits.webhook_urls.read(body.webhook.url)
+        except AddressRefusedError as error:
+            raise invalid("webhook.url", str(error)) from None
+        tenant = body.tenant if request.caller.operator and body.tenant else request.caller.tenant
+        await request.service(WebhookCheck).require_secret(tenant)
     scopes = body.scopes or [_USUAL if body.kind == "api" else "read"]
     issued = await request.service(PostgresKeys).create(
         request.caller if body.kind == "agent" else _require_credential(request),

@@ -78,14 +78,18 @@ class Deliveries:
 
     async def send_test(self, tenant: str, url: str) -> EndpointAnswer:
         """Send a signed message of the type ``webhook.test`` to a URL once; nothing is stored."""
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        now = _rfc3339(datetime.now(UTC))
         body = _as_json({"type": TEST, "timestamp": now, "data": {}})
         secrets = await self.store.signing_secrets(tenant)
         return await self._send(url, body, secrets, str(uuid4()))
 
     async def _answer(self, attempt: Attempt, run: Run) -> EndpointAnswer:
         delivery, max_bytes = attempt.delivery, self.limits.max_body_bytes
-        body = webhook_body(delivery.type, await self.view(run), max_bytes=max_bytes)
+        if delivery.data is None:
+            body = webhook_body(delivery.type, await self.view(run), max_bytes=max_bytes)
+        else:
+            at, data = _rfc3339(delivery.created_at), delivery.data
+            body = _as_json({"type": delivery.type, "timestamp": at, "data": data})
         span_of = self.span_of(run)
         more = {} if span_of is None else {HEADER: span_of(ROOT_ID).header}
         attempts, message_id = delivery.attempts, delivery.delivery_id
@@ -145,6 +149,10 @@ def verdict_of(
     drawn = random.uniform(-1, 1) if jitter is None else jitter
     pause = delay_seconds(policy, attempts - 1, drawn, max(0.0, answer.retry_after_seconds))
     return DeliveryStatus.PENDING, pause
+
+
+def _rfc3339(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _as_json(message: Mapping[str, Any]) -> bytes:

@@ -2,16 +2,18 @@
 
     pending -> delivered | dead        dead | delivered -> pending (redelivered manually)
 
-The SQL statement that ends a run also stores its delivery. The delivery's row holds its due time;
+The SQL statement that ends a run also stores its delivery, and the one that settles a call stores
+those of the budgets that are nearly spent. The delivery's row holds its due time;
 the queued job only wakes a process. The process claims the delivery for longer than an attempt can
 take. If the process dies, the claim expires and the delivery is due again. A message is therefore
 delivered at least once, and a receiver recognizes a repeated one by its ID.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 
 class DeliveryStatus(StrEnum):
@@ -25,7 +27,7 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A message to one receiver about one run."""
+    """A message to one receiver about one run, or about an account that a call of it has used."""
 
     tenant: str
     delivery_id: str
@@ -44,6 +46,9 @@ class Delivery:
     """HTTP status of the response to the last attempt; None without a response."""
     last_error: str | None = None
     delivered_at: datetime | None = None
+    data: Mapping[str, Any] | None = None
+    """Content of a message about an account; None for the end of a run, which the message shows as
+    it is at the time of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)

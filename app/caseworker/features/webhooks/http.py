@@ -84,13 +84,13 @@ class SecretList(View):
 
 
 class DeliveryView(View):
-    """A webhook delivery that reports the end of a run, and its state."""
+    """A webhook delivery that reports the end of a run or a nearly spent budget, and its state."""
 
     delivery_id: str
     """ID of the delivery, sent as the header `webhook-id` in every attempt."""
     run_id: str
     type: str
-    """Event type, such as `run.completed`."""
+    """Event type, such as `run.completed` or `account.threshold`."""
     url: str
     """URL of the receiver, without the query, which may contain a secret."""
     status: DeliveryStatus

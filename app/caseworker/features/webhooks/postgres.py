@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Column, Integer, Table, Text, select, tuple_
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from caseworker.features.webhooks.delivery import (
@@ -38,6 +39,8 @@ webhook_deliveries = Table(
     *columns(INSTANT, "due_at last_attempt_at delivered_at"),
     Column("last_status_code", Integer),
     Column("last_error", Text),
+    Column("data", JSONB),
+    Column("notice", Text, nullable=False),
 )
 
 _BEGIN = """
