@@ -109,7 +109,7 @@ def test_a_page_shows_the_whole_change_of_its_agent(name: str) -> None:
 
 OTHER_CLIENTS = {
     *("adk", "aider", "codex", "crewai", "dspy", "llamaindex", "smolagents"),
-    *("agent-framework", "autogen", "open-webui"),
+    *("agent-framework", "autogen", "litellm", "open-webui", "openhands"),
 }
 """Pages of clients that tests/acceptance/unmodified_clients runs."""
 
