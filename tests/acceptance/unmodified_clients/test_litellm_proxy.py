@@ -90,7 +90,7 @@ async def test_the_budget_of_a_standing_key_holds_for_clients_of_the_proxy(
 async def test_the_proxy_is_a_provider(
     postgres: TestServer, provider: FakeProvider, tmp_path: Path
 ) -> None:
-    """The usage equals the counts of the model, and a cancelled run closes the connection to the model."""
+    """The usage equals the counts of the model, and a cancel closes the connection to it."""
     await provider.script("BEHIND", [Step(text="It rains.")], repeat_last=True)
     await provider.script("SLOW", [Step(text="It rains in Bergen.", after_events=2)])
     with postgres.database() as database:
