@@ -1,7 +1,6 @@
 """Open WebUI, a chat front end of another project, and its user in a browser."""
 
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,18 +9,12 @@ from typing import Final, Self
 from playwright.async_api import Browser, Locator, Page
 
 from bench.environments import peer_environment
-from tests.support.processes import ChildProcess
+from tests.support.peer_servers import served
 
 PACKAGE: Final = "open-webui==0.12.4"
 HEAVY: Final = ("torch", "triton")
 """Dependencies of its local models, of several gigabytes, which a chat does not need."""
 WAIT_MS: Final = 120_000
-_SERVE: Final = """
-import json, socket, uvicorn
-listening = socket.create_server(("127.0.0.1", 0))
-print(json.dumps({"url": "http://127.0.0.1:%s" % listening.getsockname()[1]}), flush=True)
-uvicorn.run("open_webui.main:app", fd=listening.fileno())
-"""
 
 
 @asynccontextmanager
@@ -29,7 +22,6 @@ async def open_webui(base_url: str, folder: Path) -> AsyncIterator[str]:
     """Run Open WebUI without users, on the models of an endpoint; yield its address."""
     environment = await peer_environment(PACKAGE, without=HEAVY)
     settings = {
-        "PATH": os.environ["PATH"],
         "DATA_DIR": str(folder),
         "OPENAI_API_BASE_URL": base_url,
         "OPENAI_API_KEY": "unused",
@@ -40,12 +32,9 @@ async def open_webui(base_url: str, folder: Path) -> AsyncIterator[str]:
         "OFFLINE_MODE": "true",
         "ENABLE_OLLAMA_API": "false",
         "RAG_EMBEDDING_ENGINE": "openai",
-        "NO_PROXY": "*",
     }
-    command = [str(environment.python), "-u", "-c", _SERVE]
-    with ChildProcess(command, env=settings, cwd=folder, name="open-webui") as child:
-        url = str((await child.json_line("url"))["url"])
-        await child.ready(f"{url}/health")
+    app, path = "open_webui.main:app", "/health"
+    async with served(environment, app, path, settings=settings, folder=folder) as url:
         yield url
 
 

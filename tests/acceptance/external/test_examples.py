@@ -109,7 +109,7 @@ def test_a_page_shows_the_whole_change_of_its_agent(name: str) -> None:
 
 OTHER_CLIENTS = {
     *("adk", "aider", "codex", "crewai", "dspy", "llamaindex", "smolagents"),
-    *("agent-framework", "autogen", "ci", "open-webui"),
+    *("agent-framework", "autogen", "ci", "litellm", "open-webui", "openhands"),
 }
 """Pages of clients that tests/acceptance/unmodified_clients runs, and of CI (test_ci_recipe)."""
 

@@ -95,7 +95,7 @@ async def test_a_session_that_executes_commands_ends_with_its_budget(
     provider: FakeProvider,
     tmp_path: Path,
 ) -> None:
-    """The model would continue for ever. The client shows the reason and exits with 1.
+    """The model never stops calling the tool. The client shows the reason and exits with 1.
 
     Each allowed call but the last one was followed by its command, and no call reached the provider
     after the halt.

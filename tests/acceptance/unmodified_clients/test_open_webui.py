@@ -57,7 +57,7 @@ async def test_a_person_chats_with_an_agent_and_stops_another(
 ) -> None:
     """The tool of the first agent is called, and its answer is streamed.
 
-    The Stop button closes the connection to the provider. Another agent writes the titles.
+    The Stop button closes the connection to the provider. The agent `titles` writes the titles.
     """
     waits = Step(text="It is 42, as everybody knows.", after_events=2)
     await provider.script("6 times 7", [Step(tool_calls=[CALL]), waits])
