@@ -19,14 +19,25 @@ branch_labels = None
 depends_on = None
 
 
+INDEX = "runs_waiting_by_creator"
+ON = "runs (tenant_id, creator) WHERE status = 'waiting' AND creator IS NOT NULL"
+
+
 def upgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
-    op.execute("ALTER TABLE runs ADD COLUMN creator text")
-    op.execute("ALTER TABLE approvals ADD COLUMN author text")
+    op.execute("ALTER TABLE runs ADD COLUMN IF NOT EXISTS creator text")
+    op.execute("ALTER TABLE approvals ADD COLUMN IF NOT EXISTS author text")
+    with op.get_context().autocommit_block():
+        # A concurrent build blocks no one while it waits for older transactions, however long.
+        op.execute("SET lock_timeout = 0")
+        op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {INDEX}")
+        op.execute(f"CREATE INDEX CONCURRENTLY {INDEX} ON {ON}")
+        op.execute("RESET lock_timeout")
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("DELETE FROM approvals WHERE author = 'client'")
+    op.execute(f"DROP INDEX IF EXISTS {INDEX}")
     op.execute("ALTER TABLE approvals DROP COLUMN author")
     op.execute("ALTER TABLE runs DROP COLUMN creator")

@@ -33,9 +33,10 @@ WRONG: list[Any] = [
     {"error": {"class": "X"}},
     {"error": {"message": ""}},
     {"output": 1, "more": 2},
+    {"output": "a\x00b"},
     [],
 ]
-"""Bodies that are no result of a call."""
+"""Invalid results of a call."""
 ANSWER = "It is on its way."
 
 
@@ -61,7 +62,7 @@ def agent_run(marker: str, run_id: str, **fields: Any) -> dict[str, Any]:
 
 
 async def open_calls(client: JsonClient, run_id: str, count: int = 1) -> list[dict[str, Any]]:
-    """Wait until a run has released its worker for so many calls, and return them."""
+    """Wait until a run has released its worker for ``count`` calls, and return them."""
     async with asyncio.timeout(150):
         while True:
             run = await client.get_run(run_id)
@@ -221,7 +222,7 @@ async def test_parallel_calls_share_the_limit_of_tool_calls(
 async def test_calls_of_one_turn_are_answered_in_any_order(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """Each answer resumes the run, which waits again for the others; equal calls are two calls."""
+    """Each answer resumes the run, which waits again for the rest; equal calls are two calls."""
     steps = [Step(tool_calls=[call(1), call(2), {**call(2), "id": "c3"}]), Step(text=ANSWER)]
     await provider.script("(many)", steps)
     async with service.http() as http:
@@ -255,7 +256,7 @@ async def test_a_bad_answer_changes_nothing(
         )
         listed = (await http.get("/runs/bad/approvals")).json()["approvals"]
         of_tenant = (await http.get("/approvals")).json()["approvals"]
-        odd = {"nul": "a\u0000b", "deep": [[[[1]]]], "big": 1.5e300}
+        odd = {"deep": [[[[1]]]], "big": 1.5e300}
         content = json.dumps({"output": odd}).encode()
         json_type = {"Content-Type": "application/json"}
         sent = await http.post(path, content=content, headers=json_type)
@@ -301,7 +302,7 @@ async def test_only_the_creator_of_the_run_answers(
     operator = "operator-" + "7" * 32
     await provider.script("(keys)", [Step(tool_calls=[call(1)]), Step(text=ANSWER)])
     keyed = service_settings | {"AUTH_BOOTSTRAP_KEY": operator}
-    async with ServiceProcess(database_url, settings=keyed) as service:
+    async with ServiceProcess(database_url, settings=keyed) as service:  # noqa: SIM117
         async with service.http(operator) as admin:
 
             async def key(tenant: str, *scopes: str) -> str:

@@ -272,9 +272,14 @@ async def test_fields_that_cannot_be_honoured_are_refused_by_name(
     ai: openai.AsyncOpenAI, support: str, provider: FakeProvider
 ) -> None:
     """Values that ask for nothing, and fields without effect, are accepted."""
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    chat: dict[str, Any] = {"tools": [tool], "n": 2, "max_tokens": 5, "surprise": 1, "stop": "x"}
-    respond: dict[str, Any] = {"conversation": "conv_1", "max_output_tokens": 5}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        await ai.chat.completions.create(
+            model="support", messages=says("Hello"), extra_body={"tools": [tool]}
+        )
+    assert refused.value.param == "tools[0].function.parameters"
+    chat: dict[str, Any] = {"n": 2, "max_tokens": 5, "surprise": 1, "stop": "x"}
+    respond: dict[str, Any] = {"tools": [tool], "conversation": "conv_1", "max_output_tokens": 5}
     for name, value in chat.items():
         with pytest.raises(openai.BadRequestError) as refused:
             await ai.chat.completions.create(

@@ -105,6 +105,15 @@ class MemoryApprovals:
             there = row is not None and approval_id in row.approvals
             return self._shown(row, approval_id) if row is not None and there else None
 
+    async def waiting_runs_of(self, tenant: str, creator: str, *, limit: int) -> int:
+        async with transaction():
+            runs = [row.run for row in self._runs.rows.values() if row.run is not None]
+            waiting = [each for each in runs if each.status is RunStatus.WAITING]
+            return min(len(waiting), limit)
+
+    async def calls(self, key: RunKey) -> Sequence[Approval]:
+        return await self.of_run(key) or ()
+
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
         async with transaction():
             row = self._runs.rows.get(key)

@@ -1,4 +1,4 @@
-"""Calls that wait: work of a run that somebody outside of it answers.
+"""Calls that wait for an answer from outside of their run.
 
 A waiting call has an author, who may answer it. An approver decides whether an action may be taken,
 and answers the questions of code agents. The client of a run executes tools that only the client
@@ -73,7 +73,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What the author of an answer is asked: to approve an action, or to execute a tool."""
+    """A request to the author of an answer: to approve an action, or to execute a tool."""
 
     subject: str
     """Name of the tool, or of the step that asks."""
@@ -201,12 +201,12 @@ class WaitingCalls:
         try:
             with context.calls.activity.works(path):  # no suspension until the question is stored
                 await journal.barrier(external=True)
-                known = await self._store.ask(call)
+                answer = await self._store.ask(call)
             # Approvers see the full message; events have more readers, so redact it there.
             message = redact_text(question.message)
             about = {"subject": question.subject, "message": message}
             self._emit(context, call, APPROVAL_REQUESTED, {"approval_id": call_id, **about})
-            decision = known or await self._answer(context, path, call_id)
+            decision = answer or await self._answer(context, path, call_id)
         except BaseException as stop:
             trace.mark_halt(node, str(context.token.stop or stop) or type(stop).__name__)
             raise
@@ -229,9 +229,9 @@ class WaitingCalls:
         waiting = WaitingCall(
             call_id=call.call_id, node_id=call.node_id, call_key=path.text, question=call.question
         )
-        known = await self._store.ask(waiting)
+        answer = await self._store.ask(waiting)
         self._emit(context, waiting, REQUIRED_ACTION, {"call_id": call.call_id, "name": subject})
-        return known or await self._answer(context, path, call.call_id)
+        return answer or await self._answer(context, path, call.call_id)
 
     async def _answer(self, context: FlowContext, path: StepPath, call_id: str) -> Decision:
         """Wait for the answer to a stored call."""

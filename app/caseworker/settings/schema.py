@@ -332,6 +332,12 @@ class FaceSettings(Section):
         "Registered agent, such as `titles` or `titles@2`, that answers the requests of chat front"
         " ends for titles and tags of chats (they begin with `### Task:`); null: the chat's agent.",
     )
+    client_wait_seconds: Seconds = key(
+        600.0, "Time for a client of chat completions to send the results of its tools."
+    )
+    max_waiting_runs: Positive = key(
+        1000, "Maximum number of runs per key that wait for the results of a client's tools."
+    )
 
 
 class EventSettings(Section):

@@ -224,11 +224,17 @@ class ToolDispatch:
         )
 
     async def run_by_client(
-        self, context: FlowContext, spec: ToolSpec, check: ArgumentCheck, request: ToolRequest
+        self,
+        context: FlowContext,
+        spec: ToolSpec,
+        check: ArgumentCheck,
+        request: ToolRequest,
+        wait_seconds: float | None,
     ) -> ToolResult:
         """Have the client of the run execute a tool; like :meth:`run` otherwise.
 
-        The result is ``{"output": …}``, or the client's error.
+        ``wait_seconds`` is the time limit; None is the configured one. The result is
+        ``{"output": …}``, or the client's error.
 
         Raises:
             Stop: a limit or a cancel request prevented or ended the call, or the run was suspended.
@@ -236,7 +242,7 @@ class ToolDispatch:
         if WaitingCalls not in context.services:
             message = "The client of the run executes this tool, and there is none here."
             return failure(message, "client_unavailable")
-        call_of = partial(self._client_call, context, spec)
+        call_of = partial(self._client_call, context, spec, wait_seconds or self._wait_seconds)
         return await self._run(context, spec, request, check.problem, call_of)
 
     async def _run(
@@ -339,14 +345,14 @@ class ToolDispatch:
         )
 
     async def _client_call(
-        self, context: FlowContext, spec: ToolSpec, request: ToolRequest
+        self, context: FlowContext, spec: ToolSpec, wait_seconds: float, request: ToolRequest
     ) -> ClientCall:
         question = Question(
             subject=spec.name,
             message="",
             arguments=dict(request.args),
             schema=None,
-            timeout_seconds=self._wait_seconds,
+            timeout_seconds=wait_seconds,
             author=Author.CLIENT,
         )
         key, asked_hash = context.path.call(request.key), request_hash_of(question)

@@ -71,7 +71,9 @@ def test_a_model_names_an_agent_and_its_version(model: str, agent: Mapping[str, 
         ({"model": "a@0"}, "model"),
         ({"model": 3}, "model"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": "4"}]}, "messages[0]"),
+        ({"messages": [{"role": "tool", "content": "4"}]}, "messages[0].tool_call_id"),
+        ({"tools": [{"type": "custom"}]}, "tools[0]"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"messages": [{"role": "user", "content": " "}]}, "messages[0].content"),
         ({"stream": "yes"}, "stream"),
         ({"metadata": {"openai": "x"}}, "metadata"),
@@ -98,4 +100,4 @@ def test_items_of_earlier_responses_are_messages() -> None:
 
     call = response_call({"model": "support", "input": said, "text": {"verbosity": "low"}})
 
-    assert [each["content"] for each in call.messages] == ["Hi", "Hello.", "Bye"]
+    assert [each.content for each in call.messages] == ["Hi", "Hello.", "Bye"]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
 from caseworker.gateway.refusals import Refusal, RefusedError
+from caseworker.models.ports import Message, Role, ToolCall
+from caseworker.nodes.agent.conversation import plain_messages
 
 _AGENT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,63})(?:@([1-9][0-9]{0,8}))?", re.ASCII)
 _BLANK: Final[Sequence[Any]] = (None, [], {}, "")
@@ -32,7 +34,9 @@ class Fields:
 
 
 CHAT_FIELDS: Final = Fields(
-    honoured=frozenset({"messages", "metadata", "model", "seed", "stream", "stream_options"}),
+    honoured=frozenset(
+        {"messages", "metadata", "model", "seed", "stream", "stream_options", "tools"}
+    ),
     without_effect=frozenset(
         {
             *("frequency_penalty", "parallel_tool_calls", "prediction", "presence_penalty"),
@@ -55,7 +59,6 @@ CHAT_FIELDS: Final = Fields(
         "response_format": ({"type": "text"},),
         "stop": (),
         "tool_choice": ("none", "auto"),
-        "tools": (),
         "top_logprobs": (0,),
         "web_search_options": (),
     },
@@ -90,10 +93,9 @@ RESPONSE_FIELDS: Final = Fields(
     },
 )
 _REASONS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("functions", "function_call", "tools", "tool_choice"),
-        "agents call their own tools; tools of the client are not offered yet",
-    ),
+    **dict.fromkeys(("functions", "function_call"), "send tools instead"),
+    "tools": "agents call their own tools; POST /v1/chat/completions takes tools of the client",
+    "tool_choice": "the agent chooses; only none and auto are offered",
     **dict.fromkeys(
         ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls"),
         "the limits of the agent and the quotas of the tenant apply; set them there",
@@ -111,8 +113,10 @@ class AgentCall:
 
     agent: Mapping[str, Any]
     """Reference to the registered agent: its name, and its version if the request names one."""
-    messages: Sequence[Mapping[str, str]]
-    """Messages of the conversation, each with ``role`` and ``content``."""
+    messages: Sequence[Message]
+    """Messages of the conversation, without system messages."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Tools of the client, each with ``name``, ``description`` and ``parameters``."""
     system: Sequence[str] = ()
     """System messages of the client."""
     streams: bool = False
@@ -135,7 +139,9 @@ class AgentCall:
         ``appends_system`` adds the system messages of the client to its first user message.
         ``about`` is stored in the metadata of the run.
         """
-        messages = [dict(each) for each in self.messages]
+        messages = [
+            {"role": each.role, "content": each.content} for each in plain_messages(self.messages)
+        ]
         first = next((each for each in messages if each["role"] == "user"), None)
         if appends_system and self.system and first is not None:
             marked = CLIENT_SYSTEM.format("\n\n".join(self.system))
@@ -146,6 +152,7 @@ class AgentCall:
             "messages": [*map(dict, earlier), *messages],
             "metadata": {**self.metadata, METADATA_KEY: about},
             "seed": self.seed,
+            "client_tools": list(self.tools) or None,
         }
 
 
@@ -156,12 +163,13 @@ def chat_call(document: Any) -> AgentCall:
         RefusedError: the body is invalid, or has a field that cannot be honoured.
     """
     body = _checked(document, CHAT_FIELDS)
-    messages, system = _conversation(body.get("messages"), "messages")
+    messages, system = _conversation(body.get("messages"), "messages", has_calls=True)
     options = body.get("stream_options") or {}
     return AgentCall(
         **_common(body),
         messages=messages,
         system=system,
+        tools=() if body.get("tool_choice") == "none" else _tools(body.get("tools")),
         includes_usage=isinstance(options, dict) and bool(options.get("include_usage")),
         seed=_typed(body, "seed", int),
     )
@@ -259,11 +267,33 @@ def _checked(document: Any, fields: Fields) -> Mapping[str, Any]:
     return document
 
 
-def _conversation(value: Any, place: str) -> tuple[Sequence[Mapping[str, str]], Sequence[str]]:
-    """Return the messages of the user and the assistant, and the system messages."""
+def _tools(value: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the functions of a client as tools of a run."""
+    if not isinstance(value, list | None):
+        refuse("tools", "The field tools must be a list.")
+    tools = []
+    for index, tool in enumerate(value or ()):
+        at = f"tools[{index}]"
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or tool.get("type", "function") != "function":
+            refuse(at, f"{at}: agents take only tools of type function.", code="unsupported_field")
+        fields = {name: function.get(name) for name in ("name", "description", "parameters")}
+        tools.append({name: value for name, value in fields.items() if value not in (None, {})})
+    return tools
+
+
+def _conversation(
+    value: Any, place: str, *, has_calls: bool = False
+) -> tuple[Sequence[Message], Sequence[str]]:
+    """Return the messages without those of the system, and the texts of these.
+
+    With ``has_calls``, messages may have calls of the client's tools, or their results.
+    """
     if not isinstance(value, list) or not value:
         refuse(place, f"The field {place} must be a list of messages.")
-    messages, system = list[Mapping[str, str]](), list[str]()
+    messages, system = list[Message](), list[str]()
+    names = dict[str, str]()
+    roles = ("system", "developer", "user", "assistant", *(("tool",) if has_calls else ()))
     for index, item in enumerate(value):
         at = f"{place}[{index}]"
         if not isinstance(item, dict):
@@ -271,19 +301,40 @@ def _conversation(value: Any, place: str) -> tuple[Sequence[Mapping[str, str]], 
         role, kind = item.get("role"), item.get("type", "message")
         if kind == "reasoning":
             continue  # an item of an earlier response, which an agent does not read
-        if kind != "message" or role not in ("system", "developer", "user", "assistant"):
+        if kind != "message" or role not in roles:
             what = f"items of type {kind}" if kind != "message" else f"messages of role {role}"
             refuse(at, f"{at}: {what} are not supported.", code="unsupported_field")
-        if item.get("tool_calls") or item.get("function_call"):
+        calls = _calls(item.get("tool_calls"), f"{at}.tool_calls") if has_calls else ()
+        if item.get("function_call") or (item.get("tool_calls") and not calls):
             refuse(f"{at}.tool_calls", f"{at}: tool calls are not supported.")
         text = _text(item.get("content"), f"{at}.content")
+        names |= {call.id: call.name for call in calls}
         if role in ("system", "developer"):
             system.append(text)
-        elif text.strip():
-            messages.append({"role": role, "content": text})
+        elif role == "tool":
+            if not isinstance(call_id := item.get("tool_call_id"), str):
+                refuse(f"{at}.tool_call_id", f"{at}.tool_call_id must be the ID of a call.")
+            name = names.get(call_id, "a tool")
+            messages.append(
+                Message(role="tool", content=text, tool_call_id=call_id, tool_name=name)
+            )
+        elif calls or text.strip():
+            author: Role = "assistant" if role == "assistant" else "user"
+            messages.append(Message(role=author, content=text, tool_calls=calls))
         elif role == "user":
             refuse(f"{at}.content", f"{at}.content must not be blank.")
     return messages, [each for each in system if each.strip()]
+
+
+def _calls(value: Any, place: str) -> tuple[ToolCall, ...]:
+    calls = []
+    for index, call in enumerate(value or ()):
+        function = call.get("function") if isinstance(call, dict) else None
+        fields = {"id": call.get("id"), **function} if isinstance(function, dict) else {}
+        if not all(isinstance(fields.get(each), str) for each in ("id", "name", "arguments")):
+            refuse(f"{place}[{index}]", f"{place}[{index}] must be a call of a function.")
+        calls.append(ToolCall(id=fields["id"], name=fields["name"], arguments=fields["arguments"]))
+    return tuple(calls)
 
 
 def _text(content: Any, place: str) -> str:

@@ -11,7 +11,12 @@ def open_openai_api(parts: Parts) -> Opened:
     """Build the options of the API in a process."""
     settings = parts.settings.faces
     appends, task = settings.client_system == "append", settings.task_model
-    options = FaceOptions(appends, None if task is None else agent_named(task))
+    options = FaceOptions(
+        appends,
+        None if task is None else agent_named(task),
+        client_wait_seconds=settings.client_wait_seconds,
+        max_waiting_runs=settings.max_waiting_runs,
+    )
     return Opened(services=[options])
 
 

@@ -5,13 +5,13 @@ client that has lost its connection can resume the stream after any of them.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from caseworker.core.graph.graph import DEFAULT_HANDLE
 from caseworker.faces.openai_api.bodies import METADATA_KEY, refuse
-from caseworker.faces.openai_api.runs import about_of, is_of_api
+from caseworker.faces.openai_api.runs import Step, about_of, is_of_api
 from caseworker.faces.openai_api.transcript import Transcript, answer_of, failure_of, model_of
 from caseworker.gateway.refusals import Refusal, RefusedError
 from caseworker.models.ports import Incomplete
@@ -19,7 +19,7 @@ from caseworker.nodes.agent.node import MESSAGES
 from caseworker.nodes.templates import compact
 from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.errors import RunNotFoundError
-from caseworker.runs.run import EventRecord, Run, RunKey, RunStatus
+from caseworker.runs.run import Run, RunKey, RunStatus
 from caseworker.runs.service import RunService
 
 PREFIX: Final = "resp_"
@@ -144,13 +144,14 @@ class EventWriter:
     _message: int = -1
     _parts: list[bytes] = field(default_factory=list)
 
-    def __call__(self, events: Iterable[EventRecord], run: Run | None) -> bytes:
-        """Return the events for those of the run; the last ones if ``run`` has ended."""
+    def __call__(self, step: Step) -> bytes:
+        """Return the events for a step of the run."""
+        run = step.run
         if not self._number:
             initial = {**response(self.run, Transcript()), **_INITIAL}
             self._write("response.created", response=initial)
             self._write("response.in_progress", response=initial)
-        for delta in self.transcript.read(events):
+        for delta in self.transcript.read(step.events):
             self._delta(delta.index, delta.text)
         if run is not None:
             for delta in self.transcript.finish(run):

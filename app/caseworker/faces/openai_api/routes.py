@@ -12,7 +12,7 @@ from fastapi import Request, Response
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
-from caseworker.faces.openai_api import chat_completions, responses, runs
+from caseworker.faces.openai_api import chat_completions, client_tools, responses, runs
 from caseworker.faces.openai_api.bodies import (
     AgentCall,
     agent_named,
@@ -20,7 +20,8 @@ from caseworker.faces.openai_api.bodies import (
     refuse,
     response_call,
 )
-from caseworker.faces.openai_api.transcript import failure_of, transcript_of
+from caseworker.faces.openai_api.runs import FrameSource, ReplyStream
+from caseworker.faces.openai_api.transcript import Transcript, failure_of, transcript_of
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.external.clients import KEY_PREFIXES
 from caseworker.gateway.dialects.chat_completions import CHAT_COMPLETIONS
@@ -65,27 +66,50 @@ class FaceOptions:
     task_agent: Mapping[str, Any] | None = None
     """Reference to the agent that answers requests of front ends for titles and tags; None without
     one."""
+    client_wait_seconds: float = 600.0
+    """Time limit for the results of a client's tools."""
+    max_waiting_runs: int = 1000
+    """Maximum number of runs per key that wait for such results."""
 
     def directed(self, call: AgentCall) -> AgentCall:
-        """Return a chat completion with the agent that answers it."""
-        is_task = bool(call.messages) and call.messages[-1]["content"].startswith(_TASK)
+        """Return a chat completion with the agent that answers it, and its tools with an expiry."""
+        expiry = {"wait_seconds": self.client_wait_seconds, "on_expiry": "complete"}
+        call = replace(call, tools=[{**tool, **expiry} for tool in call.tools])
+        is_task = bool(call.messages) and call.messages[-1].content.startswith(_TASK)
         return replace(call, agent=self.task_agent) if self.task_agent and is_task else call
 
 
 async def complete(request: ApiRequest) -> ASGIApp:
     """Answer a request for a chat completion of an agent."""
-    call = request.service(FaceOptions).directed(chat_call(await request.json()))
+    options = request.service(FaceOptions)
+    call = options.directed(chat_call(await request.json()))
     if call.streams:
         await runs.enter_stream(request)
-    run = await _accepted(request, call, {"api": "chat_completions"})
+    continued = await client_tools.continuation(
+        request, call, appends_system=options.appends_system
+    )
+    if continued is None:
+        if call.tools:
+            await client_tools.require_room(request, options.max_waiting_runs)
+        run = await _accepted(request, call, {"api": "chat_completions"})
+        continued = client_tools.Continuation(run)
+    run, after = continued.run, continued.after
     if call.streams:
         writer = chat_completions.ChunkWriter(run, call)
-        return await runs.stream(request, run, writer, CHAT_COMPLETIONS, abandons=True)
-    run = await runs.ended(request, run)
-    if (failure := failure_of(run)) is not None:
+        source = FrameSource(
+            request=request,
+            key=run.key,
+            frames=writer,
+            dialect=CHAT_COMPLETIONS,
+            after=after,
+            asks_client=True,
+        )
+        return ReplyStream(source, abandons=True)
+    transcript = Transcript()
+    run, calls = await runs.answered(request, run.key, transcript, after=after)
+    if not calls and (failure := failure_of(run)) is not None:
         raise RefusedError(failure)
-    transcript = await transcript_of(request.service(RunService), run)
-    return JSONResponse(chat_completions.completion(run, transcript))
+    return JSONResponse(chat_completions.completion(run, transcript, calls))
 
 
 async def respond(request: ApiRequest) -> ASGIApp:
@@ -105,7 +129,8 @@ async def respond(request: ApiRequest) -> ASGIApp:
     run = await _accepted(request, call, about, earlier)
     if call.streams:
         writer, lasts = responses.EventWriter(run), call.background
-        return await runs.stream(request, run, writer, RESPONSES, abandons=not lasts)
+        source = FrameSource(request=request, key=run.key, frames=writer, dialect=RESPONSES)
+        return ReplyStream(source, abandons=not lasts)
     if not call.background:
         run = await runs.ended(request, run)
     return await _response(request, run)
@@ -122,7 +147,8 @@ async def retrieve(request: ApiRequest) -> ASGIApp:
         refuse("starting_after", "starting_after must be the sequence number of an event.")
     await runs.enter_stream(request)
     writer = responses.EventWriter(run, after=int(after))
-    return await runs.stream(request, run, writer, RESPONSES, abandons=False)
+    source = FrameSource(request=request, key=run.key, frames=writer, dialect=RESPONSES)
+    return ReplyStream(source, abandons=False)
 
 
 async def cancel(request: ApiRequest) -> ASGIApp:

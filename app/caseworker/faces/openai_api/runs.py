@@ -1,20 +1,33 @@
 """Runs behind requests of OpenAI's API: they are accepted, followed, and cancelled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import re
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from caseworker.engine.events import REQUIRED_ACTION
+from caseworker.engine.waiting_calls import Author
 from caseworker.faces.openai_api.bodies import METADATA_KEY, AgentCall, unknown_agent
+from caseworker.faces.openai_api.transcript import Transcript
 from caseworker.features.definitions.definitions import Definitions
 from caseworker.features.definitions.registration import DefinitionNotFoundError
+from caseworker.features.waiting_calls.waiting_calls import Approval, RunWaitingCalls
 from caseworker.gateway.dialects.dialect import Dialect
 from caseworker.gateway.refusals import Refusal, RefusedError, of_problem
 from caseworker.nodes.nesting import DefinitionKind
@@ -32,7 +45,7 @@ from caseworker.runs.errors import GraphRefusedError, RunNotFoundError
 from caseworker.runs.http.body import idempotency_key
 from caseworker.runs.http.events import EventStreams
 from caseworker.runs.http.kinds import Admissions, body_of_kind
-from caseworker.runs.run import DefinitionRef, EventRecord, Run, RunKey, RunKind
+from caseworker.runs.run import DefinitionRef, EventRecord, Run, RunKey, RunKind, RunStatus
 from caseworker.runs.service import RunService
 
 WAIT_SECONDS: Final = 60.0
@@ -41,9 +54,24 @@ SILENT_SECONDS: Final = 15.0
 """Seconds without an event after which a stream sends a comment."""
 DISCONNECTED: Final = "The client disconnected."
 
-Frames = Callable[[Iterable[EventRecord], Run | None], bytes]
-"""Returns the encoded events of a stream for events of a run. The run is passed once it has
-ended."""
+LOOK_SECONDS: Final = (0.02, 0.5)
+"""First and longest interval at which a run is read that is about to wait for its client."""
+
+_TOOL: Final = re.compile(r"client_tools\.([0-9]+)\.")
+"""Beginning of the name of a field in a tool of the client."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """New events of a run, and its state if it has ended or waits for its client."""
+
+    events: Sequence[EventRecord]
+    run: Run | None = None
+    """The run, if a request for it ends now."""
+    calls: Sequence[Approval] = ()
+    """The calls for which it waits."""
 
 
 async def accept(
@@ -68,7 +96,11 @@ async def accept(
         return (await request.service(RunService).accept(new)).run
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
-        raise ProblemError(INVALID_REQUEST, violations=violations_of(errors)) from None
+        violations = [
+            replace(each, field=_TOOL.sub(r"tools[\1].function.", each.field))
+            for each in violations_of(errors)
+        ]
+        raise ProblemError(INVALID_REQUEST, violations=violations) from None
     except GraphRefusedError:
         await require_agent(request, call.agent)
         raise
@@ -107,12 +139,46 @@ async def ended(request: ApiRequest, run: Run) -> Run:
         ClientDisconnect: the client is gone.
         RefusedError: this process shuts down; the run continues.
     """
+    return await _while_connected(request, run.key, _ended(request, run))
+
+
+async def answered(
+    request: ApiRequest, key: RunKey, transcript: Transcript, *, after: int
+) -> tuple[Run, Sequence[Approval]]:
+    """Wait until a run has ended or waits for its client; cancel it if the client disconnects.
+
+    ``transcript`` reads the events after the sequence number ``after``. Returns the run, and the
+    calls that it waits for.
+
+    Raises:
+        ClientDisconnect: the client is gone.
+        RefusedError: this process shuts down; the run continues.
+    """
+    return await _while_connected(request, key, _answered(request, key, transcript, after))
+
+
+async def _answered(
+    request: ApiRequest, key: RunKey, transcript: Transcript, after: int
+) -> tuple[Run, Sequence[Approval]]:
+    async for step in steps(request, key, after=after, asks_client=True):
+        for _ in transcript.read(step.events):
+            pass
+        if (run := step.run) is not None:
+            for _ in () if step.calls else transcript.finish(run):
+                pass
+            return run, step.calls
+    raise RefusedError(_closing(key))
+
+
+async def _while_connected(
+    request: ApiRequest, key: RunKey, work: Coroutine[Any, Any, Result]
+) -> Result:
     lift_deadline(request.scope)
-    waiting = asyncio.ensure_future(_ended(request, run))
+    waiting = asyncio.ensure_future(work)
     try:
         return await while_connected(request, waiting)
     except ClientDisconnect:
-        await abandon(request, run.key)
+        await abandon(request, key)
         raise
     finally:
         waiting.cancel()
@@ -140,27 +206,71 @@ def _closing(key: RunKey) -> Refusal:
     return Refusal(status=503, code="unavailable", message=message)
 
 
+async def steps(
+    request: ApiRequest, key: RunKey, *, after: int, asks_client: bool
+) -> AsyncGenerator[Step, None]:
+    """Yield the progress of a run until it has ended.
+
+    With ``asks_client``, the steps also end when it waits for its client. Steps without events are
+    yielded while there are none. The steps end early if this process shuts down.
+    """
+    runs = request.service(RunService)
+    async with aclosing(runs.follow(key, after=after)) as batches:
+        async for batch in batches:
+            await request.require_still(KeyScope.READ)
+            step = Step(batch.events, await runs.get(key) if batch.is_last else None)
+            asks = any(each.type == REQUIRED_ACTION for each in batch.events)
+            if asks_client and asks and step.run is None:
+                step = replace(await _waiting(request, key), events=batch.events)
+            yield step
+            if step.run is not None:
+                return
+
+
+async def _waiting(request: ApiRequest, key: RunKey) -> Step:
+    """Return the run once it waits for its client alone; an empty step if it does not."""
+    runs, (delay, longest) = request.service(RunService), LOOK_SECONDS
+    while True:
+        calls = [each for each in await calls_of_client(request, key) if each.open]
+        run = await runs.get(key)
+        if run.finished or not calls:
+            return Step(())
+        if run.status is RunStatus.WAITING:
+            return Step((), run, calls)
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, longest)
+
+
+async def calls_of_client(request: ApiRequest, key: RunKey) -> list[Approval]:
+    """Return the calls of a run that its client answers, oldest first."""
+    calls = await request.service(RunWaitingCalls).of_run(key)
+    return [each for each in calls if each.question.author is Author.CLIENT]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSource:
     """The events of a run, encoded as those of an API."""
 
     request: ApiRequest
     key: RunKey
-    frames: Frames
+    frames: Callable[[Step], bytes]
+    """Returns the encoded events of a stream for a step of the run."""
     dialect: Dialect
+    after: int = 0
+    """Sequence number of the event of the run after which the stream begins."""
+    asks_client: bool = False
+    """Whether the stream ends if the run waits for its client."""
 
     async def parts(self) -> AsyncIterator[bytes]:
         """Yield parts of the stream until the run has ended; b"" after a silence."""
         request, number = self.request, 0
-        runs = request.service(RunService)
         try:
-            async with aclosing(runs.follow(self.key)) as batches:
-                async for batch in batches:
-                    await request.require_still(KeyScope.READ)
-                    run = await runs.get(self.key) if batch.is_last else None
-                    yield self.frames(batch.events, run)
+            progress = steps(request, self.key, after=self.after, asks_client=self.asks_client)
+            async with aclosing(progress):
+                async for step in progress:
+                    yield self.frames(step)
                     number += 1
-                    if batch.is_last:
+                    if step.run is not None:
                         return
             refusal = _closing(self.key)
         except (StoreUnavailableError, RunNotFoundError, AccessRefusedError) as error:
@@ -205,14 +315,6 @@ class ReplyStream(Response):
                     spoke_at = clock()
                     await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-async def stream(
-    request: ApiRequest, run: Run, frames: Frames, dialect: Dialect, *, abandons: bool
-) -> ReplyStream:
-    """Return a response that streams the events of a run as ``frames`` encodes them."""
-    source = FrameSource(request=request, key=run.key, frames=frames, dialect=dialect)
-    return ReplyStream(source, abandons=abandons)
 
 
 async def enter_stream(request: ApiRequest) -> None:

@@ -119,7 +119,7 @@ def failure_of(run: Run) -> Refusal | None:
 async def transcript_of(runs: RunService, run: Run) -> Transcript:
     """Read the events of a run so far."""
     transcript = Transcript()
-    async for events in _pages(runs, run.key):
+    async for events in event_pages(runs, run.key):
         for _ in transcript.read(events):
             pass
     if run.finished:
@@ -128,7 +128,8 @@ async def transcript_of(runs: RunService, run: Run) -> Transcript:
     return transcript
 
 
-async def _pages(runs: RunService, key: RunKey) -> AsyncIterator[list[EventRecord]]:
+async def event_pages(runs: RunService, key: RunKey) -> AsyncIterator[list[EventRecord]]:
+    """Yield the events of a run so far, in order."""
     after, events = 0, list[EventRecord]()
     while after == 0 or len(events) == _PAGE:
         events = list((await runs.events(key, after=after, limit=_PAGE)).events)

@@ -16,7 +16,13 @@ from caseworker.features.definitions.registration import (
 )
 from caseworker.models.gateway import ModelGateway
 from caseworker.models.ports import Incomplete
-from caseworker.nodes.agent.definition import MAX_MESSAGES, AgentDefinition, AgentInputError
+from caseworker.nodes.agent.definition import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    AgentDefinition,
+    AgentInputError,
+    ClientTool,
+)
 from caseworker.nodes.agent.node import INPUTS, MESSAGES
 from caseworker.nodes.chat import CHAT_START
 from caseworker.nodes.model_spec import ModelSpec
@@ -61,6 +67,8 @@ class AgentRunBody(RunFields):
     """Values for the variables that the agent declares, by name."""
     model: ModelSpec | None = None
     """Model that replaces the agent's ``model`` completely."""
+    client_tools: Annotated[list[ClientTool], Field(max_length=MAX_TOOLS)] | None = None
+    """Tools that the client executes, in addition to those of the agent."""
     budget: BudgetBody | None = None
     """Limits for the run; each one defaults to the service's ceiling."""
     graph: OfGraphs = None
@@ -99,7 +107,17 @@ class AgentResult(View):
     raw_content: str
     """Text of the answer exactly as the model wrote it."""
     terminate_reason: (
-        Literal["goal", "error", "incomplete", "timeout", "max_turns", "aborted", "budget"] | None
+        Literal[
+            "goal",
+            "error",
+            "incomplete",
+            "timeout",
+            "max_turns",
+            "aborted",
+            "budget",
+            "requires_action",
+        ]
+        | None
     )
     error: AgentError | None = None
     """Error or stop that ended the agent; null if it reached its ``goal``."""
@@ -196,8 +214,14 @@ class AgentAdmission(GraphAdmission):
         require_none(list(self._input_violations(body, runnable.graph)))
         return runnable, resolved
 
-    def _changes(self, body: Any) -> Fields:
-        return {} if body.model is None else {"model": body.model.model_dump(exclude_unset=True)}
+    def _changed(self, body: Any, definition: Mapping[str, Any]) -> Mapping[str, Any]:
+        changed = dict(definition)
+        if body.model is not None:
+            changed["model"] = body.model.model_dump(exclude_unset=True)
+        if body.client_tools:
+            tools = [{"client": tool.model_dump(exclude_unset=True)} for tool in body.client_tools]
+            changed["tools"] = [*(definition.get("tools") or ()), *tools]
+        return changed
 
     def _violations(self, body: Any) -> Iterator[Violation]:
         yield from super()._violations(body)

@@ -8,10 +8,9 @@ that the graph was composed of change or are deleted.
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -86,27 +85,28 @@ class Definitions:
         self,
         tenant: str,
         ref: DefinitionRef,
-        changes: Mapping[str, Any] = MappingProxyType({}),
+        changed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
         *,
         remembers: bool = False,
     ) -> ResolvedDefinition:
-        """Load, validate and prepare a registered graph or agent, with ``changes`` of its fields.
+        """Load, validate and prepare a registered graph or agent.
 
-        With ``remembers``, a definition that this process has prepared before is not read again.
+        ``changed`` returns its content with the changes of a request. With ``remembers``, a
+        definition that this process has prepared before is not read again.
 
         Raises:
             GraphRefusedError: the definition does not exist or is invalid.
         """
         remembered = self.store.remembered(tenant, ref) if remembers else None
         if remembered is not None:
-            text = _text_of({**_content_of(remembered), **changes})
+            text = _text_of(changed(_content_of(remembered)))
             if (compiled := self._compiled.get((ref.kind, text))) is not None:
                 _require_no_error(compiled.problems, ref.kind)
                 return ResolvedDefinition(remembered.head, compiled.runnable, is_remembered=True)
         remembered = await self.store.get(tenant, ref)
         if remembered is None:
             raise GraphRefusedError(await self._absent(tenant, [Missing((), ref)]), ref.kind)
-        content = {**_content_of(remembered), **changes}
+        content = changed(_content_of(remembered))
         runnable, problems = await self._examined(
             tenant, ref.kind, content, itself=remembered.head.ref
         )

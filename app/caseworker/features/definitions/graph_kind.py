@@ -153,17 +153,17 @@ class GraphAdmission(Admission):
         self, body: Any, tenant: str, *, remembers: bool
     ) -> tuple[RunnableGraph, ResolvedDefinition | None]:
         """Return the graph of a run, and its definition if it has a registered one."""
-        kind, changes = DefinitionKind(self.kind), self._changes(body)
+        kind, changed = DefinitionKind(self.kind), partial(self._changed, body)
         definition = getattr(body, kind)
         if not is_reference(definition):
-            return await self._definitions.inline(tenant, {**definition, **changes}, kind), None
+            return await self._definitions.inline(tenant, changed(definition), kind), None
         ref = reference_from(definition, kind)
-        resolved = await self._definitions.resolved(tenant, ref, changes, remembers=remembers)
+        resolved = await self._definitions.resolved(tenant, ref, changed, remembers=remembers)
         return resolved.runnable, resolved
 
-    def _changes(self, body: Any) -> Fields:
-        """Return the fields of the definition that the request replaces."""
-        return {}
+    def _changed(self, body: Any, definition: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a definition with the changes of the request."""
+        return definition
 
     async def _own_fields(
         self, body: Any, tenant: str, *, remembers: bool = True

@@ -43,7 +43,7 @@ from caseworker.runs.postgres.listener import DECISION_CHANNEL
 from caseworker.runs.postgres.queue_jobs import defer_runs
 from caseworker.runs.postgres.rows import Row, decode_cursor, id_in, instant_and_id, page_of
 from caseworker.runs.postgres.tables import INSTANT, columns, metadata, of_run, run_key, runs
-from caseworker.runs.run import TERMINAL, Run, RunKey
+from caseworker.runs.run import TERMINAL, Run, RunKey, RunStatus
 
 approvals = Table(
     "approvals",
@@ -174,16 +174,36 @@ class PostgresWaitingCalls:
         async with transaction(self._engines.work, key.tenant) as connection:
             return await _read(connection, key, approval_id)
 
+    async def waiting_runs_of(self, tenant: str, creator: str, *, limit: int) -> int:
+        """Return the number of a caller's runs that wait, at most ``limit``.
+
+        Only runs with tools of their client count.
+        """
+        waiting = (
+            select(literal(1))
+            .where(
+                runs.c.tenant_id == tenant,
+                runs.c.creator == creator,
+                runs.c.status == RunStatus.WAITING.value,
+            )
+            .limit(limit)
+            .subquery()
+        )
+        async with transaction(self._engines.work, tenant) as connection:
+            return int(await connection.scalar(select(func.count()).select_from(waiting)) or 0)
+
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
         """Return the questions that a run asked, oldest first; None if the run does not exist."""
         existing_run = select(runs.c.run_id).where(of_run(runs, key), runs.c.request.is_not(None))
-        query = _APPROVALS.where(of_run(approvals, key)).order_by(
-            approvals.c.requested_at, approvals.c.approval_id
-        )
         async with transaction(self._engines.work, key.tenant) as connection:
             if await connection.scalar(existing_run) is None:
                 return None
-            return [_of_row(row) for row in (await connection.execute(query)).mappings()]
+            return await _calls_of(connection, key)
+
+    async def calls(self, key: RunKey) -> Sequence[Approval]:
+        """Return the questions that a run asked, oldest first."""
+        async with transaction(self._engines.work, key.tenant) as connection:
+            return await _calls_of(connection, key)
 
     async def waiting(self, tenant: str, *, limit: int, cursor: str | None) -> Page[Approval]:
         """Return a page of a tenant's open questions, oldest first."""
@@ -208,6 +228,13 @@ async def _time_out(connection: AsyncConnection, key: RunKey, approval_ids: Sequ
     late = of_run(approvals, key) & approvals.c.approval_id.in_(approval_ids) & _DUE
     decided = {"decision": Verdict.TIMED_OUT.value, "decided_at": _NOW}
     await connection.execute(update(approvals).where(late).values(decided))
+
+
+async def _calls_of(connection: AsyncConnection, key: RunKey) -> Sequence[Approval]:
+    query = _APPROVALS.where(of_run(approvals, key)).order_by(
+        approvals.c.requested_at, approvals.c.approval_id
+    )
+    return [_of_row(row) for row in (await connection.execute(query)).mappings()]
 
 
 async def _read(connection: AsyncConnection, key: RunKey, approval_id: str) -> Approval | None:

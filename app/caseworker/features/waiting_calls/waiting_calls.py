@@ -100,7 +100,8 @@ class Deciding:
 
     approval_id: str
     verdict: Verdict
-    by: str
+    by: str | None
+    """Name of the caller; None if the call expires."""
     arguments: Mapping[str, Any] | None = None
     reason: str | None = None
 
@@ -145,6 +146,17 @@ class WaitingCallStore(Protocol):
 
     async def get(self, key: RunKey, approval_id: str) -> Approval | None:
         """Return a question, or None if it does not exist."""
+        ...
+
+    async def waiting_runs_of(self, tenant: str, creator: str, *, limit: int) -> int:
+        """Return the number of a caller's runs that wait, at most ``limit``.
+
+        Only runs with tools of their client count.
+        """
+        ...
+
+    async def calls(self, key: RunKey) -> Sequence[Approval]:
+        """Return the questions that a run asked, oldest first."""
         ...
 
     async def of_run(self, key: RunKey) -> Sequence[Approval] | None:
@@ -248,7 +260,7 @@ class RunWaitingCalls:
 
     async def required(self, key: RunKey) -> Sequence[Mapping[str, Any]]:
         """Return the open calls of a run as JSON objects; none if the run does not exist."""
-        return [required_call(each) for each in await self.store.of_run(key) or () if each.open]
+        return [required_call(each) for each in await self.store.calls(key) if each.open]
 
     async def of_run(self, key: RunKey) -> Sequence[Approval]:
         """Return the calls of a run that waited or still wait, oldest first.
@@ -263,7 +275,7 @@ class RunWaitingCalls:
 
 
 def required_call(call: Approval) -> Mapping[str, Any]:
-    """Return what the author of the answer needs, as a JSON object."""
+    """Return a call as a JSON object for the author of the answer."""
     return {
         "call_id": call.approval_id,
         "author": call.question.author.value,

@@ -182,16 +182,21 @@ class ClientTool(StepData):
 
     name: Annotated[str, AfterValidator(_client_tool_name)]
     description: Annotated[str, Field(max_length=10_000)] = ""
-    """Description for the model: when to use the tool and what it returns."""
+    """Description for the model: the purpose of the tool and its result."""
     parameters: Annotated[dict[str, Any], AfterValidator(_parameters)] = Field(
         default_factory=lambda: {"type": "object", "properties": {}}
     )
     """JSON Schema (type object) for the arguments; calls with other arguments are returned to the
     model. Default: no arguments are described."""
+    wait_seconds: Annotated[float, Field(gt=0, le=MAX_LIMIT)] | None = None
+    """Time limit for a result in seconds. Default: ``tools.wait_seconds``."""
+    on_expiry: Literal["error", "complete"] = "error"
+    """Effect of a result that is not sent in time. With ``error`` the model reads that there is
+    none; with ``complete`` the agent ends, with the terminate reason ``requires_action``."""
 
 
 class ToolUse(StepData):
-    """A tool list entry: exactly one of ``tool``, ``toolset``, ``agent``, ``mcp`` and ``client``."""
+    """A tool list entry: one of ``tool``, ``toolset``, ``agent``, ``mcp``, ``client``."""
 
     tool: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Name of a tool, as listed by GET /tools."""
@@ -436,8 +441,8 @@ _Fault = tuple[tuple[str | int, ...], str]
 
 def _name_of(use: ToolUse) -> str:
     """Return the name of an entry's agent, client's tool or MCP server."""
-    if named := use.agent or use.client:
-        return str(named.name)
+    if tool := use.agent or use.client:
+        return str(tool.name)
     return f"mcp:{use.mcp}"
 
 

@@ -156,7 +156,7 @@ class Agents:
                 raise stop from None
             raise
         else:
-            state.terminate_reason = "goal"
+            state.terminate_reason = state.terminate_reason or "goal"
         finally:
             agent, step_id = definition.name, context.path.text
             if isinstance(context.token.stop, HandOver):

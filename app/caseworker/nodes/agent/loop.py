@@ -29,7 +29,7 @@ from caseworker.nodes.agent.history_limit import Shortening
 from caseworker.nodes.agent.limits import TurnCapacity
 from caseworker.nodes.agent.output import Answer, Output, OutputInvalidError
 from caseworker.nodes.agent.rounds import SAME_ROUNDS, Rounds, ToolRound, loop_stop
-from caseworker.nodes.agent.state import AgentState
+from caseworker.nodes.agent.state import REQUIRES_ACTION, AgentState
 from caseworker.nodes.agent.tools import ToolOffer, arguments_of
 from caseworker.nodes.node_type import RunFacts
 from caseworker.platform.logs.errors import message_of_error
@@ -336,6 +336,9 @@ class AgentLoop:
             await round_.run(alone=lambda name: name == FINISH or self.offer.is_alone(name))
         finally:
             self.state.conversation.add(*round_.messages())
+        if any(self.offer.is_end(name, result) for name, result in round_.results()):
+            self.state.terminate_reason = REQUIRES_ACTION
+            return Answer(None, completion.text, None)
         same = 0 if answers else self._rounds.same(round_.signature())
         if same >= SAME_ROUNDS:
             raise loop_stop(self.context, calls)

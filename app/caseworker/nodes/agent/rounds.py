@@ -130,6 +130,11 @@ class ToolRound:
                     result_of=self._stored_as(index, call) if is_complete else None,
                 )
 
+    def results(self) -> Iterator[tuple[str, ToolResult]]:
+        """Yield the name of the tool and the result of each call that has one."""
+        for index, result in self._results.items():
+            yield self._calls[index - 1].name, result
+
     def signature(self) -> str:
         """Return a text that is the same for turns with equal calls and equal results."""
         calls_as_json = [

@@ -9,6 +9,9 @@ from caseworker.models.ports import Incomplete
 from caseworker.nodes.agent.conversation import Conversation
 from caseworker.nodes.agent.output import Answer
 
+REQUIRES_ACTION = "requires_action"
+"""Terminate reason of an agent whose client did not execute its tools in time."""
+
 
 @dataclass(slots=True)
 class AgentState:
@@ -21,7 +24,7 @@ class AgentState:
     output_valid: bool | None = None
     terminate_reason: str | None = None
     """Why the agent ended: ``goal``, ``error``, ``incomplete``, ``timeout``, ``max_turns``,
-    ``aborted`` or ``budget``. None while it runs."""
+    ``aborted``, ``budget`` or ``requires_action``. None while it runs."""
     error: dict[str, str] | None = None
     """The ``class`` and ``message`` of the failure or stop; None while the agent runs and if it
     ended with ``goal``."""

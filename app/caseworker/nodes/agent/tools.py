@@ -14,6 +14,7 @@ from caseworker.core.budget.usage import NOTHING
 from caseworker.core.trace.json_values import JSON
 from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import CallOutcome, Entry
+from caseworker.engine.waiting_calls import NOT_ANSWERED
 from caseworker.models.ports import ToolCall, ToolDefinition
 from caseworker.nodes.agent.definition import FINISH, AgentDefinition, ClientTool, ToolUse
 from caseworker.nodes.agent.functions import OfferedFunction
@@ -64,6 +65,8 @@ class OfferedTool:
     perform: Perform
     journaled: bool = True
     """Whether the journal stores each result under the key of its call."""
+    ends_unanswered: bool = False
+    """Whether the agent ends if a call of the tool is not answered in time."""
     tool: str | None = None
     """Name of the tool that provides this function; None if this is a complete tool."""
 
@@ -92,6 +95,12 @@ class ToolOffer:
         """Return whether the journal stores the tool's results under the keys of their calls."""
         tool = self._tools.get(name)
         return tool is not None and tool.journaled
+
+    def is_end(self, name: str, result: ToolResult) -> bool:
+        """Return whether the agent ends because a call of a tool was not answered in time."""
+        tool = self._tools.get(name)
+        unanswered = result.get("code") == NOT_ANSWERED
+        return tool is not None and tool.ends_unanswered and unanswered
 
     def tool_of(self, name: str) -> str:
         """Return the tool's own name for an offered name; for a function, the name of its tool."""
@@ -271,9 +280,12 @@ class AgentTools:
                 context=tool_context(context, self._timezone),
                 requires_approval=requires_approval,
             )
-            return await self._dispatch.run_by_client(context, spec, check, request)
+            return await self._dispatch.run_by_client(
+                context, spec, check, request, tool.wait_seconds
+            )
 
-        return OfferedTool(_definition_of(spec), True, call)
+        ends = tool.on_expiry == "complete"
+        return OfferedTool(_definition_of(spec), True, call, ends_unanswered=ends)
 
     def _agent(self, agent: LinkedAgent) -> OfferedTool:
         definition = agent.definition

@@ -14,6 +14,7 @@ from caseworker.core.graph.facts import StepStatus
 from caseworker.core.trace.execution_graph import ExecutionGraph
 from caseworker.engine.report import GraphOutcome, StepReport, class_of
 from caseworker.nodes.agent.execution import cut_off_result
+from caseworker.nodes.agent.state import REQUIRES_ACTION
 from caseworker.platform.logs.errors import message_of_error
 from caseworker.runs.journal.event_log import EventLog, run_ended
 from caseworker.runs.journal.replay import graph_of, tries_of
@@ -44,6 +45,8 @@ def outcome_of(run: Run, outcome: GraphOutcome, *, at: datetime) -> RunOutcome:
         return failed(run, outcome.error, result, at=at, step_id=_failed_step(outcome))
     status = RunStatus.COMPLETED
     finish_reason = KINDS[run.kind].finish_reasons.get(status)
+    if result is not None and result.get("terminate_reason") == REQUIRES_ACTION:
+        finish_reason = REQUIRES_ACTION
     return RunOutcome(status=status, finish_reason=finish_reason, result=result)
 
 

@@ -130,7 +130,10 @@ class RunSourceView(View):
 
 
 FinishReason = Annotated[
-    str, WithJsonSchema({"type": "string", "enum": ["success", "budget", "big_fail"]})
+    str,
+    WithJsonSchema(
+        {"type": "string", "enum": ["success", "budget", "big_fail", "requires_action"]}
+    ),
 ]
 
 
