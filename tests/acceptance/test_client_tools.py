@@ -12,6 +12,7 @@ from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
 from tests.support.json_client import JsonClient
 from tests.support.service import ServiceProcess, finished
+from tests.support.threads import ThreadClient
 
 LOOKUP: dict[str, Any] = {
     "name": "look_up",
@@ -324,3 +325,33 @@ async def test_only_the_creator_of_the_run_answers(
                     statuses.append(reply.status_code)
 
     assert statuses == [404, 404, 403, 403, 401, 202, 200]
+
+
+@pytest.mark.req("cw/17.result")
+async def test_a_message_of_a_thread_brings_a_tool_of_its_client(
+    service: ServiceProcess, client: JsonClient, provider: FakeProvider
+) -> None:
+    """Whoever posts the message answers; after a cancel, the continued answer asks again."""
+    calling = Step(tool_calls=[call(1)])
+    await provider.script("(thread)", [calling, calling, Step(text=ANSWER), Step(text="Bye.")])
+    async with service.http() as http:
+        thread = await ThreadClient.begin(http, "tools", tools=[{"client": LOOKUP}])
+        turn = await thread.post(content="Where? (thread)")
+        run_id = turn["run"]["run_id"]
+        (stopped,) = await open_calls(client, run_id)
+        await client.cancel_run(run_id)
+        late = await answer(http, run_id, stopped["call_id"], output=1)
+        again = await thread.post(f"{turn['assistant']['message_id']}/retry")
+        run_id = again["run"]["run_id"]
+        (waiting,) = await open_calls(client, run_id)
+        sent = await answer(http, run_id, waiting["call_id"], output="sent")
+        run = await finished(client, run_id)
+        bye = await thread.answer(content="Thanks.")
+        contents = await thread.contents()
+
+    assert (late.status_code, sent.status_code) == (409, 202)
+    assert waiting["call_id"] != stopped["call_id"]
+    assert (run["status"], run["usage"]["tool_calls"]) == ("completed", 1)
+    assert bye["run"]["status"] == "completed"
+    assert contents == ["Where? (thread)", ANSWER, "Thanks.", "Bye."]
+    assert await results(provider, "(thread)") == [{"output": "sent"}]

@@ -123,7 +123,6 @@ def tool_dispatch(
     retry: RetryPolicy = ONE_ATTEMPT,
     *,
     expose_errors: bool = False,
-    wait_seconds: float = 60.0,
 ) -> ToolDispatch:
     """Return a dispatch of some tools whose traces show redacted arguments."""
     return ToolDispatch(
@@ -132,6 +131,6 @@ def tool_dispatch(
         payloads=REDACTED,
         retry=retry,
         approval_timeout_seconds=60.0,
-        wait_seconds=wait_seconds,
+        wait_seconds=60.0,
         expose_errors=expose_errors,
     )

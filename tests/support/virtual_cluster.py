@@ -181,7 +181,7 @@ class CallingNode:
         self, lane: int, number: int, key: RunKey, work: Work, context: FlowContext
     ) -> None:
         """Call a tool of the client, and record the result that the run uses."""
-        dispatch = tool_dispatch(ToolRegistry([]), ToolPolicy(), wait_seconds=work.patience)
+        dispatch = tool_dispatch(ToolRegistry([]), ToolPolicy())
         request = ToolRequest(
             name=CLIENT_TOOL.name,
             args={"number": number},
@@ -189,7 +189,9 @@ class CallingNode:
             call_id=f"c{number}",
             context=tool_context(context, "UTC"),
         )
-        result = await dispatch.run_by_client(context, CLIENT_TOOL, _CLIENT_CHECK, request, None)
+        result = await dispatch.run_by_client(
+            context, CLIENT_TOOL, _CLIENT_CHECK, request, work.patience
+        )
         used = (context.path.call(request.key).text, result)
         self._outside.diary.note("client result", key, used)
 
