@@ -49,9 +49,9 @@ async def test_a_call_goes_on_with_the_decisions_of_the_clients_user(
         "third": ElicitResult(action="decline"),
     }
 
-    async def answer(_: Any, form: ElicitRequestParams) -> ElicitResult:
-        forms.append(form)
-        [text] = [text for text in answers if f'"{text}"' in form.message]
+    async def answer(context: Any, params: ElicitRequestParams) -> ElicitResult:
+        forms.append(params)
+        [text] = [text for text in answers if f'"{text}"' in params.message]
         return answers[text]
 
     async with ServiceProcess(database_url, settings=settings) as service:

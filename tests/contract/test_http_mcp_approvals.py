@@ -329,8 +329,8 @@ async def test_a_decision_from_elsewhere_counts_and_the_call_goes_on(
     async with asking(mcp_service, None) as asked:
         user = User([])
 
-        async def refused_elsewhere(_: Any, form: ElicitRequestParams) -> ElicitResult:
-            await user(_, form)
+        async def refused_elsewhere(context: Any, params: ElicitRequestParams) -> ElicitResult:
+            await user(context, params)
             async with mcp_service.http(asked.headers) as http:
                 path = f"/runs/{asked.run.key.run_id}/approvals/c1"
                 answer = await http.post(path, json={"decision": "refuse", "reason": "No."})
@@ -338,8 +338,8 @@ async def test_a_decision_from_elsewhere_counts_and_the_call_goes_on(
             return APPROVE
 
         await asked.ask("c1")
-        options = {"elicitation_callback": refused_elsewhere}
-        async with mcp_service.mcp(asked.headers, **options) as client:
+        service, callback = mcp_service, refused_elsewhere
+        async with service.mcp(asked.headers, elicitation_callback=callback) as client:
             args = {"run_id": asked.run.key.run_id}
             second = asyncio.create_task(client.call_tool("get_run", args))
             [decision] = await asked.decided()
@@ -362,8 +362,8 @@ async def test_who_cannot_be_asked_gets_the_run_that_waits(
     async def briefly(client: Client) -> CallToolResult:
         return await client.call_tool("run_case", CALL | {"wait_seconds": 1})
 
-    options = {"mode": mode, "calling": briefly}
-    async with asking(mcp_service, user if has_forms else None, *scopes, **options) as asked:
+    shown = user if has_forms else None
+    async with asking(mcp_service, shown, *scopes, mode=mode, calling=briefly) as asked:
         await asked.ask("c1")
         result = await asked.call
 
