@@ -1,4 +1,4 @@
-"""Tools of clients over HTTP: which runs have them, and what a client may answer."""
+"""Tools of clients over HTTP: the runs that have them, and the answers of clients."""
 
 import json
 from typing import Any

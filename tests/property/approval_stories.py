@@ -39,7 +39,7 @@ DAY_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the service has replied to an answer."""
+    """The reply of the service to an answer."""
 
     key: RunKey
     deciding: Deciding
