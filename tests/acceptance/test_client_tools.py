@@ -331,7 +331,7 @@ async def test_only_the_creator_of_the_run_answers(
 async def test_a_message_of_a_thread_brings_a_tool_of_its_client(
     service: ServiceProcess, client: JsonClient, provider: FakeProvider
 ) -> None:
-    """The sender of the message answers; after a cancel, the continued answer asks again."""
+    """The caller that posts the message answers; after a cancel, the retried answer asks again."""
     calling = Step(tool_calls=[call(1)])
     await provider.script("(thread)", [calling, calling, Step(text=ANSWER), Step(text="Bye.")])
     async with service.http() as http:

@@ -493,7 +493,7 @@ async def test_the_release_before_shows_runs_with_tools_of_clients_and_claims_no
 async def test_the_release_before_leaves_runs_with_tools_of_clients_to_the_new_one(
     folder: Path, older_url: str, provider: FakeProvider
 ) -> None:
-    """It requeues the run of a killed new process, and accepts no answers for it."""
+    """It requeues the run of a killed new process; the next new process executes it."""
     lookup = {"name": "look_up", "parameters": {"type": "object", "properties": {}}}
     agent = {"name": "shop", "prompt": {"system": "Sell."}, "tools": [{"client": lookup}]}
     call = {"id": "call_1", "name": "look_up", "arguments": "{}"}

@@ -97,7 +97,7 @@ async def test_every_program_of_its_page_works_as_pasted(
 async def test_the_program_with_a_tool_of_its_own_works_as_pasted(
     database_url: str, service_settings: dict[str, str], provider: FakeProvider
 ) -> None:
-    """The model asks for the tool, and reads the program's answer."""
+    """The model requests the tool, and reads the output of the program."""
     call = {"id": "c1", "name": "look_up", "arguments": '{"order": 7}'}
     await provider.script("order 7?", [Step(tool_calls=[call])])
     await provider.script("sent on Monday", [Step(text="It was sent on Monday.")])

@@ -1,4 +1,4 @@
-"""Waiting calls over HTTP: lists, answers and refusals."""
+"""Tools of clients over HTTP: the runs that have them, and the answers of clients."""
 
 import json
 from typing import Any

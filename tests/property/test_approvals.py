@@ -56,9 +56,9 @@ def test_the_stories_of_approvals_are_not_vacuous() -> None:
         seen["cancelled while it waited"] += cancelled
 
     ends = ("waited and ended", "cancelled while it waited", "halted")
-    outcomes = ("several at once", "stopped", "forked", "202", "200", "409")
+    endings = ("several at once", "stopped", "forked", "202", "200", "409")
     verdicts = (*map(str, Verdict), *(f"client {each}" for each in Verdict))
-    wanted = (*verdicts, "lost", "called", *ends, *outcomes)
+    wanted = (*verdicts, "lost", "called", *ends, *endings)
     assert all(seen[each] >= 5 for each in wanted), seen
 
 

@@ -232,7 +232,7 @@ class RequiredCall(Answer):
 
 
 class RequiredAction(Answer):
-    """Open calls of a run, which are answered from outside."""
+    """The calls of a run that wait for an answer from outside."""
 
     calls: list[RequiredCall]
 
