@@ -462,7 +462,7 @@ async def test_after_the_last_round_the_run_is_returned(mcp_service: McpService)
 async def test_a_round_has_a_limited_number_of_forms(
     mcp_service: McpService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others come in the next round."""
+    """Further approvals come in the next round."""
     monkeypatch.setattr(elicitation, "MAX_FORMS", 2)
     async with asking(mcp_service, None) as asked:
         for number in range(3):

@@ -152,7 +152,7 @@ async def test_the_newest_traces_are_listed_and_templates_describe_all_resources
 async def test_a_resource_that_does_not_exist_is_an_error_with_its_uri(
     mcp_service: McpService, mode: str, uri: str, message: str
 ) -> None:
-    """The message says what does not exist."""
+    """The message names the missing part."""
     async with mcp_service.mcp(await mcp_service.key(), mode) as client:
         uri = uri.format(run_id=await run_with(client, mcp_service))
         error = await refusal_of(client, uri)
@@ -220,7 +220,7 @@ async def test_files_in_messages_count_in_the_memory_of_the_process(api: Api) ->
         (StoreUnavailableError("the secret reason"), INTERNAL_ERROR, "database"),
     ],
 )
-async def test_a_read_that_breaks_the_service_says_nothing_of_the_reason(
+async def test_a_read_that_breaks_the_service_hides_the_reason(
     mcp_service: McpService,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,

@@ -41,16 +41,18 @@ from caseworker.platform.http.request import ApiRequest
 from caseworker.runs.run import RunKey
 
 MAX_ROUNDS: Final = 10
-"""Maximum number of rounds of one call; clients of the official SDKs give up after as many."""
+"""Maximum number of rounds of one call; clients of the official SDKs fail after as many."""
 MAX_FORMS: Final = 20
-"""Maximum number of approvals in one round; a later round has the others."""
+"""Maximum number of approvals in one round; a later round has further ones."""
 MAX_SHOWN_CHARS: Final = 8_000
 """Maximum number of characters of the arguments that a form shows."""
 
 _FIRST_WITH_ROUNDS: Final = "2026-07-28"
 _DECISION, _REASON, _ARGUMENTS = "decision", "reason", "arguments"
 _STATE = re.compile(r"([0-9]{1,2})/([A-Za-z0-9._:-]{1,64})", re.ASCII)
-_KEPT: Final = frozenset({"title", "description", "minimum", "maximum", "minLength", "maxLength"})
+_FORM_KEYWORDS: Final = frozenset(
+    {"title", "description", "minimum", "maximum", "minLength", "maxLength"}
+)
 """Keywords of an argument's schema that forms have, too."""
 _FORMATS: Final = frozenset({"date", "date-time", "email", "uri"})
 _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
@@ -107,7 +109,7 @@ def can_ask(context: ServerRequestContext[Any, Any]) -> bool:
 
 
 async def open_approvals(key: RunKey, request: ApiRequest) -> Sequence[Approval]:
-    """Return the approvals of a run that nobody has decided yet, oldest first."""
+    """Return the open approvals of a run, oldest first."""
     calls = await request.service(RunWaitingCalls).store.calls(key)
     return [each for each in calls if each.open and each.question.author is Author.APPROVER]
 
@@ -182,7 +184,7 @@ def _form(approval: Approval, problem: str | None) -> ElicitRequest:
         problem and f"The last answer is invalid. {problem}",
         question.message,
         f"{question.subject} of the run {approval.key.run_id}, with the arguments:\n"
-        f"{_shown(approval)}",
+        f"{_shortened(approval)}",
     )
     return ElicitRequest(
         params=ElicitRequestFormParams(
@@ -196,7 +198,7 @@ def _form(approval: Approval, problem: str | None) -> ElicitRequest:
     )
 
 
-def _shown(approval: Approval) -> str:
+def _shortened(approval: Approval) -> str:
     text = json.dumps(approval.question.arguments, ensure_ascii=False, indent=2)
     if len(text) <= MAX_SHOWN_CHARS:
         return text
@@ -222,7 +224,7 @@ def _field(name: str, schema: Any, arguments: Mapping[str, Any]) -> Mapping[str,
     form_field = {
         "type": kind,
         "title": name,
-        **{key: schema[key] for key in _KEPT & schema.keys()},
+        **{key: schema[key] for key in _FORM_KEYWORDS & schema.keys()},
     }
     if (choices := schema.get("enum")) is not None:
         if kind != "string" or not all(isinstance(each, str) for each in choices):
