@@ -54,6 +54,7 @@ UNMEASURED: Final = {
     "GET /gateway/usage": "needs a standing key",
     "GET /keys/{key_id}": "reads the rows of a month, of one account",
     "GET /keys/{key_id}/sessions": "the database has no standing keys; see tests.integration.plans",
+    "POST /runs/{run_id}/calls/{call_id}/result": "changes rows like a decision on an approval",
     "GET /healthz": "reads no table that grows",
     "GET /metrics": "has its own port with several processes",
     "HEAD /runs/{run_id}/artifacts/{name}": "is the GET without its body",

@@ -31,7 +31,7 @@ def upgrade() -> None:
         # A concurrent build blocks no one while it waits for older transactions, however long.
         op.execute("SET lock_timeout = 0")
         op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {INDEX}")
-        op.execute(f"CREATE INDEX CONCURRENTLY {INDEX} ON {ON}")
+        op.execute(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {INDEX} ON {ON}")
         op.execute("RESET lock_timeout")
 
 

@@ -29,6 +29,7 @@ RUN_KEYS = {
         "result",
         "usage",
         "stop",
+        "required_action",
         "cancel",
         "from",
         "metadata",

@@ -30,6 +30,7 @@ DRAWING = {"id": "s", "type": "tool", "data": {"tool": "draw", "args": {"texts":
 BODIES: dict[str, Any] = {
     "/runs/{run_id}/finish": {"output": 1},
     "/runs/{run_id}/approvals/{approval_id}": {"decision": "approve"},
+    "/runs/{run_id}/calls/{call_id}/result": {"output": 1},
     "/threads/{thread_id}/messages": {"content": "hello"},
     "/threads/{thread_id}/messages/{message_id}/edit": {"content": "hello"},
 }
@@ -79,7 +80,8 @@ async def everything_of_a(tenants: Tenants, url: str) -> dict[str, str]:
         "node_id": "n000001",
         "version": "1",
         "tenant": "a",
-        "approval_id": await asked_of_a(tenants),
+        "approval_id": (asked := await asked_of_a(tenants)),
+        "call_id": asked,
         "delivery_id": DELIVERY,
         "file": files[0]["name"],
         "server": "secret-server",
@@ -103,7 +105,7 @@ async def asked_of_a(tenants: Tenants) -> str:
 def path_of(template: str, names: Mapping[str, str]) -> str:
     """Return a path with these IDs; approvals belong to a run that waits."""
     here = dict(names)
-    if "/approvals" in template:
+    if "/approvals" in template or template.endswith("/result"):
         here["run_id"] = here["run_id"].replace("secret-run", "secret-asking")
     if "/artifacts/" in template:
         here["name"] = here["file"]
@@ -130,7 +132,7 @@ async def test_another_tenants_id_looks_like_an_absent_one(
     theirs = await everything_of_a(tenants, database_url)
     absent = {**theirs, "run_id": "absent-run", "name": "absent-name"}
     absent |= {"thread_id": "absent-thread", "message_id": "absent-message", "key_id": "0" * 16}
-    absent |= {"tenant": "nobody", "approval_id": "absent-approval"}
+    absent |= {"tenant": "nobody", "approval_id": "absent-approval", "call_id": "absent-call"}
     absent |= {
         "delivery_id": DELIVERY[:-1] + "b",
         "file": "absent-0.png",

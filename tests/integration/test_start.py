@@ -28,7 +28,7 @@ UNUSED = {
     "caseworker.platform.postgres.embedded",
     "opentelemetry.sdk",
 }
-MAX_MODULES = 1770
+MAX_MODULES = 1785
 """Maximum number of modules: each takes 0.7 ms of the start and 80 KB."""
 
 

@@ -39,6 +39,8 @@ ROUTES = frozenset(
         "GET /approvals",
         "GET /runs/{run_id}/approvals",
         "POST /runs/{run_id}/approvals/{approval_id}",
+        "GET /runs/{run_id}/calls",
+        "POST /runs/{run_id}/calls/{call_id}/result",
         "POST /graphs",
         "POST /graphs/validate",
         "GET /graphs",

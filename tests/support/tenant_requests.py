@@ -22,7 +22,7 @@ GRAPH: dict[str, Any] = {
 }
 GRAPHS = (GRAPH, {**GRAPH, "max_parallel": 2})
 IDS = ("x", "y")
-APPROVAL, FILE, NODE = "asked", "drawing.png", "n000001"
+APPROVAL, CALL, FILE, NODE = "asked", "called", "drawing.png", "n000001"
 DELIVERY = {
     "x": "00000000-0000-4000-8000-00000000000a",
     "y": "00000000-0000-4000-8000-00000000000b",
@@ -44,6 +44,11 @@ _PLANTS = tuple(
             "tenant_id, run_id, %(approval)s, 'n', 'k', 's', tenant_id, '{}', now() + '1 h'",
         ),
         (
+            "approvals (tenant_id, run_id, approval_id, node_id, call_key, subject, message,"
+            " arguments, expires_at, author)",
+            "tenant_id, run_id, %(call)s, 'n', 'c', 's', '', '{}', now() + '1 h', 'client'",
+        ),
+        (
             "webhook_deliveries (tenant_id, delivery_id, run_id, type, url, status, due_at)",
             "tenant_id, %(delivery)s, run_id, 'run.completed', 'https://x', 'dead', NULL",
         ),
@@ -61,7 +66,7 @@ _THEIRS = """SELECT message_id FROM messages theirs WHERE tenant_id = %s AND thr
 
 def plant(connection: psycopg.Connection[Any], tenant: str, run: str) -> None:
     """Give a run a file, an approval, an event and a dead delivery."""
-    places = {"tenant": tenant, "run": run, "file": FILE, "approval": APPROVAL}
+    places = {"tenant": tenant, "run": run, "file": FILE, "approval": APPROVAL, "call": CALL}
     for statement in _PLANTS:
         connection.execute(statement, {**places, "delivery": DELIVERY[run]})
 
@@ -88,6 +93,7 @@ def changes(one: str, other: str, headers: dict[str, str], graph: dict[str, Any]
         ("POST", f"/runs/{one}/heartbeat", None, {}),
         ("DELETE", f"/runs/{one}/record", None, {}),
         ("POST", f"/runs/{one}/approvals/{APPROVAL}", {"decision": "approve"}, {}),
+        ("POST", f"/runs/{one}/calls/{CALL}/result", {"output": one}, {}),
         ("POST", "/graphs", {"name": one, "graph": graph}, {}),
         ("DELETE", f"/graphs/{one}", None, {}),
         ("DELETE", f"/graphs/{one}/versions/1", None, {}),
@@ -126,6 +132,7 @@ def looks() -> Iterator[Request]:
         "/statistics?period=day",
         *("/runs", "/runs?status=cancelled", "/runs?metadata.of=x", "/approvals", "/threads"),
         *("/graphs", "/agents", "/schedules", "/keys", "/quotas", "/quotas/{their name}"),
+        *("/keys/{their key}", "/keys/{their key}/sessions"),
         *("/webhooks/secret", "/webhooks/deliveries", "/webhooks/deliveries?status=dead"),
         *("/mcp-credentials", "/whoami", "/audit"),
         *("/spend?group_by=tenant", "/spend?group_by=model"),
@@ -133,7 +140,7 @@ def looks() -> Iterator[Request]:
         yield ("GET", path, None, {})
     of_one = (
         *("/runs/{}", "/runs/{}/trace", "/runs/{}/artifacts", f"/runs/{{}}/artifacts/{FILE}"),
-        *("/runs/{}/approvals", f"/runs/{{}}/calls/{NODE}", "/runs/{}/events"),
+        *("/runs/{}/approvals", "/runs/{}/calls", f"/runs/{{}}/calls/{NODE}", "/runs/{}/events"),
         *("/graphs/{}", "/graphs/{}/versions", "/graphs/{}/versions/1"),
         *("/agents/{}", "/agents/{}/versions", "/agents/{}/versions/1"),
         *("/threads/{}", "/threads/{}/messages?tree=true", "/schedules/{}"),

@@ -46,7 +46,7 @@ REPLAY_DIVERGED: Final = "replay.diverged"
 APPROVAL_REQUESTED: Final = "approval.requested"
 """An approval is pending. ``approval.approved``, ``.refused`` or ``.timed_out`` follows."""
 REQUIRED_ACTION: Final = "required_action"
-"""The client of the run has to execute a tool: ``GET /runs/{run_id}/calls`` has the call. The
+"""The client of the run has to answer a call: ``GET /runs/{run_id}/calls`` shows it. The
 ``call.completed`` or ``call.error`` of its node follows."""
 BUDGET_WARNING: Final = "budget.warning"
 OUTPUT_LIMITED: Final = "budget.output_limited"

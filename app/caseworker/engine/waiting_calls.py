@@ -1,8 +1,8 @@
 """Calls that wait for an answer from outside of their run.
 
 A waiting call has an author, who may answer it. An approver decides whether an action may be taken,
-and answers the questions of code agents. The client of a run executes tools that only the client
-has. The call's ID is a hash of the run ID, the call's path and the request. A resumed run therefore
+and answers questions. The client of a run executes functions that only the client has. The call's
+ID is a hash of the run ID, the call's path and the request. A resumed run therefore
 makes the same call again and finds its answer. A waiting call holds no task, no slot and no
 reservation of tokens or money.
 
@@ -22,14 +22,11 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Protocol
 
-from caseworker.core.budget.ledger import FreeAmounts
-from caseworker.core.budget.retry import ONE_ATTEMPT, RetryPolicy
 from caseworker.core.budget.stops import Suspended, rfc3339
 from caseworker.core.budget.usage import NOTHING
 from caseworker.core.trace.node import APPROVAL_ID
-from caseworker.engine.call import FREE, AttemptError, Call, Reply, Spent
 from caseworker.engine.context import FlowContext
 from caseworker.engine.events import APPROVAL_REQUESTED, REQUIRED_ACTION, Event
 from caseworker.engine.ports import CallOutcome, Entry
@@ -45,7 +42,7 @@ It polls for answers that it missed, and checks whether it is idle and can be su
 """
 
 OUTPUT, ERROR = "output", "error"
-"""Keys of the answers of clients: one of them holds the output of the tool, or its error."""
+"""Keys of the answers of clients: one of them holds the output of the call, or its error."""
 NOT_ANSWERED = "not_answered"
 """Error class of a call that its client did not answer in time."""
 
@@ -73,13 +70,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A request to the author of an answer: to approve an action, or to execute a tool."""
+    """A request to the author of an answer: to approve an action, or to execute a function."""
 
     subject: str
-    """Name of the tool, or of the step that asks."""
+    """Name of the function or action, or of the step that asks."""
     message: str
     arguments: Any
-    """Arguments of the tool or of the action, as JSON."""
+    """Arguments of the function or action, as JSON."""
     schema: Mapping[str, Any] | None
     """JSON Schema for replacement arguments; None if the author cannot replace the arguments."""
     timeout_seconds: float
@@ -219,18 +216,14 @@ class WaitingCalls:
         self._emit(context, call, kind, {"approval_id": call_id, **about})
         return decision
 
-    async def of_client(self, call: "ClientCall") -> Decision:
-        """Return the client's answer to a call that is in progress.
+    async def of_client(self, context: FlowContext, path: StepPath, call: WaitingCall) -> Decision:
+        """Return the client's answer to a call at ``path`` that is in progress.
 
         Raises:
             Stop: the run was suspended, or ended by a limit or a cancel request.
         """
-        context, path, subject = call.context, call.key, call.question.subject
-        waiting = WaitingCall(
-            call_id=call.call_id, node_id=call.node_id, call_key=path.text, question=call.question
-        )
-        answer = await self._store.ask(waiting)
-        self._emit(context, waiting, REQUIRED_ACTION, {"call_id": call.call_id, "name": subject})
+        answer, subject = await self._store.ask(call), call.question.subject
+        self._emit(context, call, REQUIRED_ACTION, {"call_id": call.call_id, "name": subject})
         return answer or await self._answer(context, path, call.call_id)
 
     async def _answer(self, context: FlowContext, path: StepPath, call_id: str) -> Decision:
@@ -298,42 +291,6 @@ class WaitingCalls:
 class _Waiting:
     path: StepPath
     decision: "asyncio.Future[Decision]"
-
-
-@dataclass(kw_only=True, eq=False)
-class ClientCall(Call):
-    """A call of a tool that the client of the run executes.
-
-    It is charged once, before the client sees it, however often the run is suspended or resumed.
-    """
-
-    is_charged_first: ClassVar[bool] = True
-    kind: Literal["llm", "tool", "system"] = "tool"
-    retry: RetryPolicy = ONE_ATTEMPT
-    context: FlowContext
-    question: Question
-    call_id: str
-
-    def maximum(self, free: FreeAmounts) -> Spent:
-        """Return no usage: the call uses no tokens."""
-        return FREE
-
-    async def send(self, attempt: int) -> Reply:
-        """Wait for the client's answer.
-
-        Raises:
-            AttemptError: the client sent an error, or no answer in time.
-        """
-        calls = self.context.service(WaitingCalls)
-        decision = await calls.of_client(self)
-        answer = decision.arguments or {}
-        if decision.verdict is Verdict.TIMED_OUT:
-            message = f"The client did not answer within {self.question.timeout_seconds:g} seconds."
-            raise AttemptError(message, error_class=NOT_ANSWERED, retryable=False)
-        if OUTPUT in answer:
-            return Reply({OUTPUT: answer[OUTPUT]})
-        error = answer.get(ERROR) or {"class": "no_output", "message": "There is no output."}
-        raise AttemptError(error["message"], error_class=error["class"], retryable=False)
 
 
 def request_hash_of(question: Question) -> str:

@@ -35,7 +35,6 @@ from caseworker.engine.context import FlowContext
 from caseworker.engine.ports import HASH_CHARS
 from caseworker.engine.waiting_calls import (
     Author,
-    ClientCall,
     Question,
     WaitingCalls,
     id_of,
@@ -47,6 +46,7 @@ from caseworker.platform.logs.errors import class_name, message_of_error
 from caseworker.platform.logs.redaction import MAX_TEXT_CHARS, redact_text
 from caseworker.tools.arguments import ArgumentCheck
 from caseworker.tools.artifacts import ArtifactKeeper, ArtifactTooLargeError, with_references
+from caseworker.tools.client_call import ClientCall
 from caseworker.tools.ports import (
     ONE_TOOL_CALL,
     Tool,

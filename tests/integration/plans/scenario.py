@@ -206,8 +206,23 @@ class Scenario(Upkeep):
             return bool((await ask("GET", "/runs/asks-stopped"))["status"] == "waiting")
 
         await eventually(waits)
+        await ask("GET", "/runs/asks-stopped/calls")
+        await self._client_tools(tenant)
         await ask("DELETE", "/runs/asks-stopped")
         await self.ended(tenant, "asks-stopped")
+
+    async def _client_tools(self, tenant: str) -> None:
+        """Let a client answer a call, and ask how many of its runs wait."""
+        ask, marker = partial(self.ask, tenant), f"Look up for {tenant}"
+        called = {"id": "c1", "name": "look_up", "arguments": "{}"}
+        await self.provider.script(marker, [Step(tool_calls=[called]), Step(text="Done.")])
+        tool = {"type": "function", "function": {"name": "look_up"}}
+        chat = {"model": "helper", "messages": [{"role": "user", "content": marker}]}
+        reply = await ask("POST", "/v1/chat/completions", {**chat, "tools": [tool]})
+        run_id = reply["id"].removeprefix("chatcmpl-")
+        (call,) = (await ask("GET", f"/runs/{run_id}"))["required_action"]["calls"]
+        await ask("POST", f"/runs/{run_id}/calls/{call['call_id']}/result", {"output": 1})
+        await self.ended(tenant, run_id)
 
     async def _threads(self, tenant: str) -> None:
         ask = partial(self.ask, tenant)
