@@ -217,7 +217,7 @@ class Scenario(Upkeep):
         called = {"id": "c1", "name": "look_up", "arguments": "{}"}
         await self.provider.script(marker, [Step(tool_calls=[called]), Step(text="Done.")])
         tool = {"type": "function", "function": {"name": "look_up"}}
-        chat = {"model": "helper", "messages": [{"role": "user", "content": marker}]}
+        chat = {"model": "clerk", "messages": [{"role": "user", "content": marker}]}
         reply = await ask("POST", "/v1/chat/completions", {**chat, "tools": [tool]})
         run_id = reply["id"].removeprefix("chatcmpl-")
         (call,) = (await ask("GET", f"/runs/{run_id}"))["required_action"]["calls"]
