@@ -19,8 +19,13 @@ branch_labels = None
 depends_on = None
 
 
-INDEX = "runs_waiting_by_creator"
-ON = "runs (tenant_id, creator) WHERE status = 'waiting' AND creator IS NOT NULL"
+INDEXES = {
+    "runs_waiting_by_creator": """runs (tenant_id, creator)
+        WHERE status = 'waiting' AND creator IS NOT NULL""",
+    "approvals_of_people": """approvals (tenant_id, requested_at, run_id, approval_id)
+        WHERE decision IS NULL AND run_ended IS NOT TRUE AND author IS NULL""",
+}
+"""The previous release lists approvals by the index ``approvals_open``, which has all authors."""
 
 
 def upgrade() -> None:
@@ -30,14 +35,16 @@ def upgrade() -> None:
     with op.get_context().autocommit_block():
         # A concurrent build blocks no one while it waits for older transactions, however long.
         op.execute("SET lock_timeout = 0")
-        op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {INDEX}")
-        op.execute(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {INDEX} ON {ON}")
+        for name, definition in INDEXES.items():
+            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+            op.execute(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {definition}")
         op.execute("RESET lock_timeout")
 
 
 def downgrade() -> None:
     op.execute("SET LOCAL lock_timeout = '5s'")
     op.execute("DELETE FROM approvals WHERE author = 'client'")
-    op.execute(f"DROP INDEX IF EXISTS {INDEX}")
+    for name in INDEXES:
+        op.execute(f"DROP INDEX IF EXISTS {name}")
     op.execute("ALTER TABLE approvals DROP COLUMN author")
     op.execute("ALTER TABLE runs DROP COLUMN creator")
