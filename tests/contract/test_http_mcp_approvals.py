@@ -23,6 +23,7 @@ from caseworker.faces.mcp_server import elicitation
 from caseworker.faces.mcp_server import server as mcp_server
 from caseworker.platform.caller import KeyScope
 from caseworker.runs.run import Run, RunKey, RunStatus
+from caseworker.runs.service import RunService
 from tests.contract.mcp_service import QUESTION, McpService, text_of
 from tests.support.api import Api
 from tests.support.mcp_servers import GENERATIONS
@@ -497,3 +498,22 @@ async def test_a_client_that_leaves_after_an_answer_cancels_the_run(
                 return run["cancel"] is not None
 
             await eventually(cancelling)
+
+
+async def test_after_a_closed_form_the_call_waits_no_longer(
+    mcp_service: McpService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is the run in its state, whatever the remaining time of the call."""
+    async with asking(mcp_service, None) as asked:
+        await asked.ask("c1")
+
+        async def waited(*_: object, **__: object) -> None:
+            raise AssertionError("The call waits for its run.")
+
+        monkeypatch.setattr(RunService, "wait", waited)
+        async with mcp_service.mcp(asked.headers) as client:
+            state = f"1/{asked.run.key.run_id}"
+            result = await answered(client, state, {"c1": CLOSE}, input=QUESTION, wait_seconds=30)
+
+    assert isinstance(result, CallToolResult)
+    assert not result.is_error, result
