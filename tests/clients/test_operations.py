@@ -115,7 +115,8 @@ async def test_a_client_executes_its_tool_and_reports_an_error_of_it(
         return bool(run.required_action and len(run.required_action.calls) == 2)
 
     await eventually(waits)
-    one, two = (await caller.do("get_run", run_id)).required_action.calls
+    calls_by_order = (await caller.do("get_run", run_id)).required_action.calls
+    one, two = sorted(calls_by_order, key=lambda call: call.arguments["order"])
     listed = (await caller.do("list_calls", run_id, status="waiting")).calls
     sent = await caller.do("answer_call", run_id, one.call_id, {"sent": "Monday"})
     again = await caller.do("answer_call", run_id, one.call_id, {"sent": "Monday"})

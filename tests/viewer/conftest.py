@@ -1,6 +1,5 @@
 """One service with a story and one browser, for all tests of the viewer."""
 
-import json
 from collections.abc import AsyncIterator
 
 import httpx
@@ -21,14 +20,6 @@ PATIENT = {
 }
 """Settings that keep running runs alive while the tests look at them."""
 
-PRICED = {
-    "provider": "openai",
-    "model": "fake-priced",
-    "price_per_million_in_usd": 0,
-    "price_per_million_out_usd": 100,
-}
-"""A model whose calls can be made within a budget of dollars."""
-
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
@@ -38,32 +29,22 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def story_provider() -> AsyncIterator[FakeProvider]:
-    """Start the provider of the service's models."""
-    async with FakeProvider() as provider:
-        yield provider
-
-
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def http(
-    browser: Browser, postgres: TestServer, story_provider: FakeProvider
-) -> AsyncIterator[httpx.AsyncClient]:
+async def http(browser: Browser, postgres: TestServer) -> AsyncIterator[httpx.AsyncClient]:
     """Return a client of a service with a key, a model provider and some runs."""
     with postgres.database() as url:
-        settings = model_settings(story_provider.openai_url) | PATIENT | {"AUTH_BOOTSTRAP_KEY": KEY}
-        priced = PRICED | {"base_url": story_provider.openai_url}
-        settings["MODELS_NAMED"] = json.dumps({"priced": priced})
-        async with (
-            ServiceProcess(url, settings=settings) as service,
-            httpx.AsyncClient(
-                base_url=service.url,
-                headers={"Authorization": f"Bearer {KEY}"},
-                timeout=600,
-                trust_env=False,
-            ) as client,
-        ):
-            await tell(client, story_provider)
-            yield client
+        async with FakeProvider() as provider:
+            settings = model_settings(provider.openai_url) | PATIENT | {"AUTH_BOOTSTRAP_KEY": KEY}
+            async with (
+                ServiceProcess(url, settings=settings) as service,
+                httpx.AsyncClient(
+                    base_url=service.url,
+                    headers={"Authorization": f"Bearer {KEY}"},
+                    timeout=600,
+                    trust_env=False,
+                ) as client,
+            ):
+                await tell(client, provider)
+                yield client
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -1,6 +1,7 @@
 """The page of a standing key in a browser: its budgets and its sessions, while calls are made."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, expect
 
+from tests.support.database import TestServer
 from tests.support.fake_provider.client import FakeProvider
 from tests.support.fake_provider.script import Step
+from tests.support.service import ServiceProcess, model_settings
 from tests.support.standing import Holder, create_key
 from tests.viewer.reader import KEY, Reader, Theme
 from tests.viewer.story import HOSTILE
@@ -21,6 +24,35 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 LIMITS: dict[str, Any] = {"max_completion_tokens": 100, "model": "priced"}
 CALL = Step(tokens_in=1, tokens_out=100)
 """A call of a cent."""
+
+
+PRICED = {
+    "provider": "openai",
+    "model": "fake-priced",
+    "price_per_million_in_usd": 0,
+    "price_per_million_out_usd": 100,
+}
+"""A model whose calls can be made within a budget of dollars."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def story_provider() -> AsyncIterator[FakeProvider]:
+    """Start the provider of the service's models."""
+    async with FakeProvider() as provider:
+        yield provider
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def http(
+    browser: Browser, postgres: TestServer, story_provider: FakeProvider
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Return a client of a service of this module, because calls of keys cost something."""
+    named = json.dumps({"priced": PRICED | {"base_url": story_provider.openai_url}})
+    settings = {"AUTH_BOOTSTRAP_KEY": KEY, "MODELS_NAMED": named}
+    settings |= model_settings(story_provider.openai_url)
+    with postgres.database() as url:
+        async with ServiceProcess(url, settings=settings) as service, service.http(KEY) as client:
+            yield client
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from caseworker.ui.pages import prefers_html, viewer_routes
 
-MAX_BYTES = 200 * 1024
+MAX_BYTES = 210 * 1024
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
 
@@ -33,7 +33,7 @@ def client(root_path: str = "") -> httpx.AsyncClient:
 
 
 def test_the_viewer_is_small_and_its_own() -> None:
-    """Scripts and styles have less than 200 KB, name no other host and have no inline script."""
+    """Scripts and styles have less than 210 KB, name no other host and have no inline script."""
     found = files()
 
     assert sum(map(len, found.values())) < MAX_BYTES

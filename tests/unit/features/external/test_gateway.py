@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from caseworker.gateway.refusals import RELEASED, RefusedError
 from caseworker.gateway.serve import owned
 from caseworker.models.fields.table import RefusedBodyError
 from caseworker.platform.http.problems import TOO_MANY_CONNECTIONS
-from caseworker.platform.http.request import RELEASES, BodyMemory, Shares
+from caseworker.platform.http.request import RELEASES, ApiRequest, BodyMemory, Shares
 
 
 def test_a_request_that_goes_to_the_next_owner_holds_its_shares_only_once() -> None:
@@ -40,7 +41,8 @@ def test_a_request_that_goes_to_the_next_owner_holds_its_shares_only_once() -> N
             connections=Shares(1, TOO_MANY_CONNECTIONS), bodies=BodyMemory(1_000), limits=limits
         )
         app = SimpleNamespace(state=SimpleNamespace(shared=shared))
-        request: Any = SimpleNamespace(scope={RELEASES: []}, app=app, body=body)
+        request: Any = SimpleNamespace(scope={RELEASES: []}, app=app, body=body, _shared=shared)
+        request.hold = partial(ApiRequest.hold, request)
         await owned(lambda: answer(request))
 
     asyncio.run(story())
