@@ -35,7 +35,7 @@ _STATUS_BY_VERDICT: dict[Verdict, Status] = {
 }
 
 CALL_NOT_FOUND = ProblemType(
-    slug="call-not-found",
+    slug="waiting-call-not-found",
     status=404,
     title="Call not found",
     detail="The run has no call with this ID that this key may answer. GET /runs/{run_id}/calls "
